@@ -1,0 +1,134 @@
+"""The saved model: a folder of safetensors and JSON, with the exemplars. Written beside, then moved into place."""
+
+import json
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fdcnet.config import Config, from_dict, to_dict
+from fdcnet.errors import UserError
+from fdcnet.memory import ExemplarMemory
+from fdcnet.methods.base import State
+from fdcnet.models.network import empty_network
+
+FORMAT = 1
+
+
+def save_bundle(state: State, path: Path) -> None:
+    """Replace the bundle at `path` in one move: a reader sees the old one or the new one."""
+    new = path.with_name(path.name + ".new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    tensors = {name: value.detach().cpu().contiguous() for name, value in state.network.state_dict().items()}
+    save_file(tensors, new / "weights.safetensors")
+    _write_memory(state.memory, new / "memory")
+    description = {
+        "format": FORMAT,
+        "method": state.config.method,
+        "lineage": state.network.lineage.name,
+        "classes": [{"name": name, "task": task} for name, task in zip(state.classes, state.task_numbers, strict=True)],
+        "task_sizes": state.task_sizes,
+        "config": to_dict(state.config),
+    }
+    (new / "fdcnet.json").write_text(json.dumps(description, indent=1, ensure_ascii=False), encoding="utf-8")
+    _sync_tree(new)
+    _swap(new, path)
+
+
+def load_bundle(path: Path, device: torch.device | str = "cpu") -> State:
+    """Everything the next task needs, from the bundle alone."""
+    description = read_description(path)
+    config = from_dict(Config, description["config"])
+    network = empty_network(config.model, description["lineage"], len(description["classes"]))
+    try:
+        network.load_state_dict(load_file(_found(path) / "weights.safetensors"))
+    except (SafetensorError, RuntimeError, OSError) as error:
+        raise UserError(f"The weights in {path} are damaged: {error}", "Restore the bundle from a copy.") from error
+    memory = _read_memory(_found(path) / "memory", config.memory.budget)
+    return State(
+        config=config,
+        network=network.to(device).eval(),
+        memory=memory,
+        classes=[entry["name"] for entry in description["classes"]],
+        task_sizes=description["task_sizes"],
+    )
+
+
+def has_bundle(path: Path) -> bool:
+    return (_found(path) / "fdcnet.json").is_file()
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    file = _found(path) / "fdcnet.json"
+    if not file.is_file():
+        raise UserError(f"{path} is no model: it holds no fdcnet.json.", "Name a bundle, such as runs/NAME/model.")
+    try:
+        description: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file} is damaged: {error}", "Restore the bundle from a copy.") from error
+    if description.get("format", 0) > FORMAT:
+        raise UserError(
+            f"{path} was written by a newer fdcnet (format {description['format']}, this one reads {FORMAT}).",
+            "Update fdcnet.",
+        )
+    return description
+
+
+def _found(path: Path) -> Path:
+    """A kill between the two moves of `_swap` leaves the previous bundle under its other name."""
+    old = path.with_name(path.name + ".old")
+    return old if not path.exists() and old.exists() else path
+
+
+def _swap(new: Path, path: Path) -> None:
+    old = path.with_name(path.name + ".old")
+    if path.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+    new.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_memory(memory: ExemplarMemory, folder: Path) -> None:
+    (folder / "images").mkdir(parents=True)
+    entries: list[dict[str, Any]] = []
+    jobs: list[tuple[Tensor, Path]] = []
+    for label, pixels in memory.pixels.items():
+        for rank, name in enumerate(memory.names[label]):
+            file = f"{len(entries):06d}.png"
+            entries.append({"label": label, "rank": rank, "name": name, "file": file})
+            jobs.append((pixels[rank], folder / "images" / file))
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda job: Image.fromarray(job[0].numpy()).save(job[1], compress_level=1), jobs))
+    lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries]
+    (folder / "manifest.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def _read_memory(folder: Path, budget: int) -> ExemplarMemory:
+    memory = ExemplarMemory(budget)
+    text = (folder / "manifest.jsonl").read_text(encoding="utf-8")
+    entries = [json.loads(line) for line in text.splitlines()]
+    with ThreadPoolExecutor() as pool:
+        images = list(pool.map(lambda entry: np.array(Image.open(folder / "images" / entry["file"])), entries))
+    for label in dict.fromkeys(entry["label"] for entry in entries):
+        ranks = [i for i, entry in enumerate(entries) if entry["label"] == label]
+        memory.add(label, torch.from_numpy(np.stack([images[i] for i in ranks])), [entries[i]["name"] for i in ranks])
+    return memory
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in (*folder.rglob("*"), folder):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

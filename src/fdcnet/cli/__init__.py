@@ -1,0 +1,47 @@
+"""The `fdcnet` command: one thin file per verb that parses, calls the library and prints."""
+
+import sys
+
+import typer
+
+from fdcnet.cli import config, data, demo, doctor, evaluate, methods, report, train
+from fdcnet.cli.console import errors
+from fdcnet.errors import UserError
+
+app = typer.Typer(
+    name="fdcnet",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Teach a model to find new kinds of objects from image labels alone, without forgetting the old ones.
+
+Start with `fdcnet demo` (three minutes, needs no data). Then `fdcnet data check PHOTOS/` and `fdcnet train PHOTOS/`.""",
+)
+app.command("demo")(demo.demo)
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("report")(report.report)
+app.command("methods")(methods.methods)
+app.add_typer(data.app, name="data")
+app.add_typer(config.app, name="config")
+app.command("doctor")(doctor.doctor)
+
+
+def main() -> None:
+    """Exit codes: 0 done, 1 ran and failed, 2 wrong input, 130 interrupted."""
+    try:
+        app()
+    except UserError as error:
+        errors.print(f"[bold red]Error:[/] {_plain(error.problem)}\n{_plain(error.remedy)}")
+        sys.exit(2)
+    except RuntimeError as error:
+        errors.print(f"[bold red]Failed:[/] {_plain(str(error))}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        errors.print("Interrupted.")
+        sys.exit(130)
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", "\\[")

@@ -1,0 +1,284 @@
+"""Settings: frozen dataclasses < recipe YAML < `--set a.b=c` < flags. An unknown key is an error that names the nearest one.
+
+Every default says where it comes from: a paper, BAS's public settings, or a run of ours under results/.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+from fdcnet.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which photos, and in what order their classes arrive."""
+
+    path: str = "synthetic"
+    """A folder or file of photos (the layout is recognised), or `synthetic` for the generated set."""
+    format: str = "auto"
+    """auto, folders, csv, coco, cub, imagenet, wsol."""
+    classes: int = 0
+    """Use the first N classes in natural order; 0: all (ImageNet-100 = the first 100)."""
+    base_classes: int = 0
+    """Classes of task 1; 0: all classes in one task."""
+    step_classes: int = 0
+    """Classes of each later task; 0: all that remain."""
+    order: str = "natural"
+    """natural, seeded (shuffled by `seed`), or a text file with one class name per line."""
+    holdout: float = 0.0
+    """Replace the test set by this share of each class's training photos: for choosing settings without the test set."""
+    size: int = 256
+    """Side of the decoded square photo."""  # BAS
+    crop: int = 224
+    """Side of the square the network sees."""  # BAS
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The localization network."""
+
+    backbone: str = "mobilenet_v1"
+    weights: str = "auto"
+    """A .safetensors or .pth file, `auto` (the official file of that backbone), or `none`."""
+    dilate: bool = True
+    """Dilate the convolutions after a removed stride, so that pretrained features stay intact."""
+    head_width: int = 1024
+    """Channels of the classifier's two hidden convolutions."""  # BAS
+    classifier: Literal["linear", "cosine"] = "linear"
+    score_relu: bool = True
+    """ReLU after the class map (BAS); its journal version has it only inside the suppression ratio."""
+    common_foreground: bool = False
+    """Each localizer row is one common foreground row plus the class's own difference, so that a new class starts with a mask."""
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """alpha_1..7 of the paper; beta is `drift.dc_loc`. cls itself has weight 1."""
+
+    cls_fg: float = 0.5  # alpha_1; BAS, CUB, MobileNetV1 and InceptionV3
+    bas: float = 1.0  # alpha_2; BAS
+    area: float = 1.5  # alpha_3; BAS, CUB, MobileNetV1 (InceptionV3: 1.0)
+    kd_cls: float = 5.0  # alpha_4
+    kd_loc: float = 10.0  # alpha_5
+    kd_feat_cls: float = 1.0  # alpha_6
+    kd_feat_loc: float = 5.0  # alpha_7
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """SGD with four learning rates: backbone or heads, weights or biases."""
+
+    lr: float = 0.001  # BAS
+    head_factor: float = 10.0  # BAS
+    bias_factor: float = 2.0  # BAS
+    momentum: float = 0.9  # BAS
+    nesterov: bool = True  # BAS
+    weight_decay: float = 5e-4  # BAS
+    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    decay_at: tuple[float, ...] = (0.8,)
+    """`step` only: shares of the run after which the rate falls tenfold."""  # BAS: epoch 80 of 100
+    warmup: float = 0.0
+    """Share of the run over which the rate rises from zero."""
+    clip_norm: float = 0.0
+    """Largest gradient norm; 0: no limit."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long and how fast."""
+
+    base_epochs: int = 50  # paper, CUB-200, MobileNetV1
+    step_epochs: int = 150  # paper, CUB-200, MobileNetV1
+    batch_size: int = 64
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """auto: bf16 on a GPU, fp32 on a CPU."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    checkpoint_minutes: float = 2.0
+    """How much work a kill may cost; a checkpoint is also written at the end of each phase."""
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """The exemplars: the only old photos that a later task may see."""
+
+    budget: int = 2000  # the paper's public code, ImageNet-100; the paper names no number for CUB-200
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a localizer is measured. It is written into every result."""
+
+    map: Literal["class", "topk-mean"] = "class"
+    """`class`: the map of the true class. `topk-mean`: the mean map of the top-k predicted classes (BAS on CUB)."""
+    topk: int = 0
+    """For `topk-mean`: how many classes; 0: all."""
+    normalization: Literal["minmax", "max"] = "minmax"
+    threshold: float = 0.15  # BAS, CUB
+    threshold_source: str = "BAS, CUB-200"
+    crops: Literal[1, 2, 10] = 10
+    """Views averaged for the class: centre; centre and its mirror image; ten-crop."""
+    iou: float = 0.5
+    """A box is right if its overlap with a true box is larger than this."""
+    average: Literal["image", "class"] = "class"  # BAS
+    frame: Literal["crop", "image"] = "crop"
+    """`crop`: the centre crop, true boxes clipped to it (the papers). `image`: the whole photo."""
+    inclusive_pixels: bool = True
+    """Widths count both border pixels, as in the papers' scripts."""
+
+    @property
+    def name(self) -> str:
+        return self.map
+
+
+@dataclass(frozen=True)
+class Config:
+    method: str = "finetune"
+    seed: int = 0
+    device: str = "auto"
+    """auto, cpu, cuda, or cuda:N."""
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    weights: LossWeights = field(default_factory=LossWeights)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    protocols: tuple[Protocol, ...] = (Protocol(),)
+    """The first one goes to results.json, each further one to results-<map>.json."""
+
+
+def load(recipe: Path | None = None, overrides: typing.Sequence[str] = (), **flags: Any) -> Config:
+    """Resolve a configuration. `overrides` are `a.b=c` strings; `flags` are dotted keys with ready values (None: not given)."""
+    values = read_recipe(recipe) if recipe else {}
+    for key, value in parse_overrides(overrides).items():
+        _assign(values, key, value)
+    for key, value in flags.items():
+        if value is not None:
+            _assign(values, key.replace("__", "."), value)
+    return from_dict(Config, values)
+
+
+def parse_overrides(overrides: typing.Sequence[str]) -> dict[str, Any]:
+    """`a.b=c` strings -> dotted keys and values."""
+    parsed = {}
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator:
+            raise UserError(f"--set {override!r} has no '='.", "Write it as --set train.batch_size=32.")
+        parsed[key.strip()] = _parse_scalar(text)
+    return parsed
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise UserError(f"There is no recipe {path}.", "Name a YAML file, for instance one of those under recipes/.")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}", "Repair the file.") from error
+    if values is not None and not isinstance(values, dict):
+        raise UserError(f"{path} does not hold settings.", "A recipe is a YAML mapping such as 'method: finetune'.")
+    return values or {}
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Plain values only, so that YAML and JSON can hold them."""
+    return _plain(dataclasses.asdict(config))
+
+
+def to_yaml(config: Config) -> str:
+    return yaml.safe_dump(to_dict(config), sort_keys=False)
+
+
+def from_dict(kind: type[T], values: dict[str, Any], where: str = "") -> T:
+    """Build a settings dataclass, refusing unknown keys and values of the wrong type."""
+    hints = typing.get_type_hints(kind)
+    for key in values:
+        if key not in hints:
+            near = difflib.get_close_matches(str(key), hints, n=1, cutoff=0.4)
+            known = f"Did you mean '{where}{near[0]}'?" if near else f"Known keys: {', '.join(hints)}."
+            raise UserError(f"There is no setting '{where}{key}'.", known)
+    return kind(**{key: _convert(hints[key], value, f"{where}{key}") for key, value in values.items()})
+
+
+def _convert(hint: Any, value: Any, key: str) -> Any:
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if isinstance(value, hint):
+            return value
+        if not isinstance(value, dict):
+            raise UserError(f"'{key}' is a group of settings, not {value!r}.", f"Set its keys, such as {key}.{_first_key(hint)}.")
+        return from_dict(hint, value, f"{key}.")
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise UserError(f"'{key}' cannot be {value!r}.", f"Choose one of: {', '.join(map(str, choices))}.")
+        return value
+    if origin is tuple:
+        items = value.values() if isinstance(value, dict) else value
+        if isinstance(items, str) or not hasattr(items, "__iter__"):
+            raise UserError(f"'{key}' must be a list, not {value!r}.", f"Write {key}=[...].")
+        inner = typing.get_args(hint)[0]
+        return tuple(_convert(inner, item, f"{key}.{i}") for i, item in enumerate(items))
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _convert(typing.get_args(hint)[0], value, key)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
+        raise UserError(f"'{key}' must be {_kind_name(hint)}, not {value!r}.", f"Set it like {key}={_example(hint)}.")
+    return value
+
+
+def _assign(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in nested plain values; a number addresses an entry of a list."""
+    *groups, last = key.split(".")
+    for i, name in enumerate(groups):
+        inner = values.get(name)
+        if isinstance(inner, (list, tuple)):
+            inner = {str(n): entry for n, entry in enumerate(inner)}
+        elif inner is None and name == "protocols":
+            inner = {"0": {}}
+        elif inner is None:
+            inner = {}
+        elif not isinstance(inner, dict):
+            raise UserError(f"'{'.'.join(groups[: i + 1])}' is a single value.", f"It has no key '{last}'.")
+        values[name] = inner
+        values = inner
+    values[last] = value
+
+
+def _parse_scalar(text: str) -> Any:
+    value = yaml.safe_load(text)
+    if isinstance(value, str):  # YAML reads 1e-3 as text
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _first_key(kind: type) -> str:
+    return dataclasses.fields(kind)[0].name
+
+
+def _kind_name(hint: Any) -> str:
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))
+
+
+def _example(hint: Any) -> str:
+    return {int: "10", float: "0.1", bool: "true", str: "name"}.get(hint, "...")

@@ -1,0 +1,169 @@
+"""From cached pixels to batches. Everything random is a pure function of a key, so that any epoch can be repeated."""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fdcnet.data.records import Batch
+
+T = TypeVar("T")
+Key = tuple[int | str, ...]
+
+PREFETCH = 3  # batches made ahead of the GPU
+NO_INDICES = np.empty(0, np.int64)  # np.concatenate refuses an empty list
+
+
+def rng(*key: int | str) -> np.random.Generator:
+    """The same numbers for the same key on every machine and in every process."""
+    canonical = repr(tuple(part if isinstance(part, str) else int(part) for part in key))
+    digest = hashlib.sha256(canonical.encode()).digest()
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int.from_bytes(digest, "big"))))
+
+
+def epoch_indices(num: int, batch_size: int, seed_key: Key, drop_last: bool) -> list[Tensor]:
+    """One shuffled pass over `num` photos."""
+    return _split(rng(*seed_key).permutation(num), batch_size, drop_last)
+
+
+def balanced_indices(labels: Tensor, batch_size: int, seed_key: Key, drop_last: bool) -> list[Tensor]:
+    """An epoch of the usual length in which all classes are equally frequent (to within one photo)."""
+    generator = rng(*seed_key)
+    members = [np.flatnonzero(labels.cpu().numpy() == label) for label in labels.unique().tolist()]
+    quotas = np.full(len(members), len(labels) // max(len(members), 1))
+    quotas[generator.permutation(len(members))[: len(labels) - quotas.sum()]] += 1
+    chosen = [own[_cycled(len(own), quota, generator)] for own, quota in zip(members, quotas, strict=True)]
+    return _split(generator.permutation(np.concatenate([*chosen, NO_INDICES])), batch_size, drop_last)
+
+
+def paired_indices(
+    num_first: int, num_second: int, batch_size: int, seed_key: Key, drop_last: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """A batch of each set per step: one pass over the larger set, while the smaller one starts over, newly shuffled."""
+    assert min(num_first, num_second) > 0, "both sets need photos"
+    length = max(num_first, num_second)
+    first = _split(_cycled(num_first, length, rng(*seed_key, "first")), batch_size, drop_last)
+    second = _split(_cycled(num_second, length, rng(*seed_key, "second")), batch_size, drop_last)
+    return list(zip(first, second, strict=True))
+
+
+def _cycled(num: int, length: int, generator: np.random.Generator) -> np.ndarray:
+    """`length` indices out of `num`: whole shuffled passes, and a part of one at the end."""
+    passes = [generator.permutation(num) for _ in range(-(-length // num))]
+    return np.concatenate([*passes, NO_INDICES])[:length]
+
+
+def _split(indices: np.ndarray, batch_size: int, drop_last: bool) -> list[Tensor]:
+    flat = torch.from_numpy(indices.astype(np.int64))
+    if drop_last and len(flat) >= batch_size:
+        flat = flat[: len(flat) // batch_size * batch_size]
+    batches = list(flat.split(batch_size)) if len(flat) else []
+    if len(batches) > 1 and len(batches[-1]) == 1:  # batch norm cannot learn from a single photo
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+
+def crop_batch(pixels: Tensor, indices: Tensor, top: Tensor, left: Tensor, flip: Tensor, crop: int) -> Tensor:
+    """A square of each photo, mirrored where `flip`. All arguments lie where `pixels` (N, S, S, 3) does."""
+    if pixels.device.type == "cpu":
+        return _crop_by_slices(pixels, indices, top, left, flip, crop)
+    steps = torch.arange(crop, device=pixels.device)
+    rows = top[:, None] + steps  # (B, crop)
+    columns = left[:, None] + torch.where(flip[:, None], crop - 1 - steps, steps)  # (B, crop)
+    return pixels[indices[:, None, None], rows[:, :, None], columns[:, None, :]]  # (B, crop, crop, 3)
+
+
+def _crop_by_slices(pixels: Tensor, indices: Tensor, top: Tensor, left: Tensor, flip: Tensor, crop: int) -> Tensor:
+    """On a CPU copying rows is up to 20 times as fast as gathering single pixels."""
+    out = torch.empty((len(indices), crop, crop, 3), dtype=torch.uint8)
+    places = zip(indices.tolist(), top.tolist(), left.tolist(), flip.tolist(), strict=True)
+    for i, (index, y, x, mirrored) in enumerate(places):
+        square = pixels[index, y : y + crop, x : x + crop]
+        out[i] = square.flip(1) if mirrored else square
+    return out
+
+
+def normalise(
+    crops: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """(x - mean) / std per channel, for pixels in 0..255. Returns channels-last (B, 3, h, w)."""
+    num, height, width, channels = crops.shape
+    mean, std = (torch.as_tensor(value, dtype=torch.float32, device=crops.device) for value in (mean, std))
+    # Whole rows of interleaved channels: a last axis of three would defeat vector instructions.
+    scale, shift = (1 / std).repeat(width), (-mean / std).repeat(width)
+    rows = crops.reshape(num, height, width * channels).float().mul_(scale).add_(shift).to(dtype)
+    return rows.view(num, height, width, channels).permute(0, 3, 1, 2)
+
+
+class Batches:
+    """One epoch of batches on `device`. Iterating again repeats the same epoch."""
+
+    def __init__(
+        self,
+        pixels: Tensor,
+        labels: Tensor,
+        from_memory: Tensor,
+        index_batches: list[Tensor],
+        crop: int,
+        augment: bool,
+        seed_key: Key,
+        mean: Sequence[float],
+        std: Sequence[float],
+        device: torch.device,
+    ) -> None:
+        size = pixels.shape[1]
+        assert len(pixels) == len(labels) == len(from_memory), "a label and a flag for each photo"
+        assert 0 < crop <= size, f"a crop of {crop} does not fit into photos of {size}"
+        self.pixels = pixels
+        self.device = device
+        self.crop = crop
+        self.lengths = [len(batch) for batch in index_batches]
+        self.mean, self.std = (torch.tensor(value, dtype=torch.float32, device=device) for value in (mean, std))
+        # All that varies from step to step is laid out for the whole epoch here: no step waits for the device.
+        flat = torch.cat(index_batches) if index_batches else torch.empty(0, dtype=torch.int64)
+        top, left, flip = _places(len(flat), size - crop, augment, seed_key)
+        self.where = [values.to(self.pixels.device) for values in (flat, top, left, flip)]
+        self.labels, self.from_memory = labels.cpu()[flat].to(device), from_memory.cpu()[flat].to(device)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[Batch]:
+        crops: Iterable[Tensor] = self._crops()
+        if self.device.type == "cuda" and self.pixels.device.type == "cpu":
+            crops = prefetch(crop.pin_memory() for crop in self._crops())
+        labels, from_memory = self.labels.split(self.lengths), self.from_memory.split(self.lengths)
+        for crop, *rest in zip(crops, labels, from_memory, strict=True):
+            images = normalise(crop.to(self.device, non_blocking=True), self.mean, self.std)
+            yield Batch(images, *rest)
+
+    def _crops(self) -> Iterator[Tensor]:
+        for indices, top, left, flip in zip(*(values.split(self.lengths) for values in self.where), strict=True):
+            yield crop_batch(self.pixels, indices, top, left, flip, self.crop)
+
+
+def _places(num: int, margin: int, augment: bool, seed_key: Key) -> tuple[Tensor, Tensor, Tensor]:
+    if not augment:
+        centre = torch.full((num,), margin // 2)
+        return centre, centre, torch.zeros(num, dtype=torch.bool)
+    generator = rng(*seed_key, "crop")
+    corners = torch.from_numpy(generator.integers(0, margin + 1, (2, num)))
+    return corners[0], corners[1], torch.from_numpy(generator.random(num) < 0.5)
+
+
+def prefetch(items: Iterable[T], depth: int = PREFETCH) -> Iterator[T]:
+    """The same items, made ahead of time by one thread that ends with the loop, however the loop is left."""
+    iterator, end = iter(items), object()
+    pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+    try:
+        pending = deque(pool.submit(next, iterator, end) for _ in range(depth))
+        while (item := pending.popleft().result()) is not end:
+            pending.append(pool.submit(next, iterator, end))
+            yield cast(T, item)
+    finally:
+        pool.shutdown(cancel_futures=True)

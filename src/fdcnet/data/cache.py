@@ -1,0 +1,283 @@
+"""Every photo decoded once: a block of bytes on the GPU where it fits, else a file mapped into memory."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fdcnet.data.decode import BadImage, decode_with_size
+from fdcnet.data.records import Record
+from fdcnet.errors import UserError
+
+if sys.platform != "win32":
+    import fcntl
+
+FORMAT = 1  # raise it whenever decoding changes, so that no stale pixels are used
+GPU_SHARE = 0.4  # of the free memory: the rest is for training
+CHUNK = 64  # photos per worker between two progress reports
+TEMPORARY = ".tmp"
+
+Progress = Callable[[int, int], None]
+Decoded = tuple[np.ndarray, tuple[int, int]] | BadImage
+
+
+@dataclass(frozen=True)
+class PixelCache:
+    """The readable photos of a list of records, in its order."""
+
+    records: tuple[Record, ...]
+    sizes: Tensor  # (N, 2) int64: width and height of each upright photo before resizing
+    pixels: Tensor  # (N, S, S, 3) uint8
+    broken: list[tuple[Path, str]] = field(default_factory=list)  # what was left out, and why
+
+    @staticmethod
+    def build(
+        records: Sequence[Record],
+        size: int,
+        cache_dir: Path | None,
+        device: torch.device,
+        workers: int | None = None,
+        progress: Progress | None = None,
+    ) -> "PixelCache":
+        """Decode `records`, or map what an earlier build left in `cache_dir`; without one the pixels stay in memory."""
+        if not records:
+            nothing = torch.empty((0, size, size, 3), dtype=torch.uint8)
+            return PixelCache((), torch.empty((0, 2), dtype=torch.int64), nothing)
+        workers = workers or min(32, os.cpu_count() or 1)
+        decoded = _decoded([record.path for record in records], size, workers, progress)
+        if cache_dir is None:
+            block = _in_memory(decoded, len(records), size)
+        else:
+            block = _on_disk(records, size, cache_dir, decoded)
+        readable = tuple(record for i, record in enumerate(records) if i not in block.broken)
+        _require_every_class(records, readable, block.broken)
+        broken = [(records[i].path, reason) for i, reason in block.broken.items()]
+        return PixelCache(readable, torch.tensor(block.sizes), _place(torch.from_numpy(block.pixels), device), broken)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """Whole photos, where the pixels lie."""
+        return self.pixels[indices.to(self.pixels.device)]  # (B, S, S, 3) uint8
+
+    def of_classes(self, classes: Collection[str]) -> "PixelCache":
+        """Only the photos of these classes."""
+        wanted = set(classes)
+        rows = [i for i, record in enumerate(self.records) if record.label in wanted]
+        if len(rows) == len(self):
+            return self
+        return PixelCache(tuple(self.records[i] for i in rows), self.sizes[rows], self.gather(torch.tensor(rows)))
+
+
+def default_cache_dir() -> Path:
+    """FDCNET_CACHE, else the user's cache folder."""
+    if named := os.environ.get("FDCNET_CACHE"):
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "fdcnet"
+
+
+def fingerprint(records: Sequence[Record], size: int) -> str:
+    """Changes whenever a file, the list of files or the decoded size does; labels do not matter to pixels."""
+    digest = hashlib.sha256(f"{FORMAT} {size}".encode())
+    for record in records:
+        path = record.path.absolute()
+        try:
+            status = path.stat()
+            state = f"{status.st_size} {status.st_mtime_ns}"
+        except OSError:
+            state = "missing"
+        digest.update(os.fsencode(f"\0{path}\0{state}"))
+    return digest.hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class _Block:
+    pixels: np.ndarray  # (N, S, S, 3) uint8, readable photos only
+    sizes: list[tuple[int, int]]
+    broken: dict[int, str]  # index among all records -> reason
+
+
+def _decoded(paths: Sequence[Path], size: int, workers: int, progress: Progress | None) -> Iterator[Decoded]:
+    """In the order of `paths`, by threads: Pillow decodes outside the interpreter lock."""
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+    try:
+        for start in range(0, len(paths), CHUNK * workers):  # in chunks, so that memory and Ctrl-C stay bounded
+            chunk = paths[start : start + CHUNK * workers]
+            yield from pool.map(lambda path: _try_decode(path, size), chunk)
+            if progress is not None:
+                progress(start + len(chunk), len(paths))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _try_decode(path: Path, size: int) -> Decoded:
+    try:
+        return decode_with_size(path, size)
+    except BadImage as reason:
+        return reason
+
+
+def _in_memory(decoded: Iterator[Decoded], num: int, size: int) -> _Block:
+    try:
+        pixels = np.empty((num, size, size, 3), np.uint8)
+    except MemoryError as error:
+        raise UserError(
+            f"{num} photos at {size} x {size} need {_gigabytes(num * size * size * 3)} of memory.",
+            "Use a cache folder, or a smaller data.size.",
+        ) from error
+    sizes: list[tuple[int, int]] = []
+    broken: dict[int, str] = {}
+    for row, photo in enumerate(_readable(decoded, sizes, broken)):
+        pixels[row] = photo
+    return _Block(pixels[: len(sizes)], sizes, broken)
+
+
+def _on_disk(records: Sequence[Record], size: int, cache_dir: Path, decoded: Iterator[Decoded]) -> _Block:
+    stem = cache_dir / fingerprint(records, size)
+    found = _map(stem, len(records), size)
+    if found is not None and not _any_repaired(found, records, size):
+        return found
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        _sweep(cache_dir)
+        _write(stem, size, len(records), decoded)
+    except OSError as error:
+        raise _cannot_write(cache_dir, len(records) * size * size * 3, error) from error
+    block = _map(stem, len(records), size)
+    assert block is not None, "just written"
+    return block
+
+
+def _write(stem: Path, size: int, num: int, decoded: Iterator[Decoded]) -> None:
+    """Both files are written beside and renamed, the sidecar last: where it lies, the pixels are whole."""
+    if shutil.disk_usage(stem.parent).free < num * size * size * 3:
+        raise OSError(errno.ENOSPC, "No space left on device")  # now rather than after minutes of decoding
+    sizes: list[tuple[int, int]] = []
+    broken: dict[int, str] = {}
+    with _replacing(stem.with_suffix(".pixels")) as file:
+        for photo in _readable(decoded, sizes, broken):
+            file.write(photo.data)
+    sidecar = {"format": FORMAT, "shape": [len(sizes), size, size, 3], "sizes": sizes, "broken": list(broken.items())}
+    with _replacing(stem.with_suffix(".json")) as file:
+        file.write(json.dumps(sidecar).encode())
+
+
+def _readable(decoded: Iterator[Decoded], sizes: list[tuple[int, int]], broken: dict[int, str]) -> Iterator[np.ndarray]:
+    """The photos that could be decoded; notes their original sizes, and why the others could not."""
+    for i, result in enumerate(decoded):
+        if isinstance(result, BadImage):
+            broken[i] = str(result)
+        else:
+            photo, original = result
+            sizes.append(original)
+            yield photo
+
+
+def _map(stem: Path, num: int, size: int) -> _Block | None:
+    """What an earlier build left, or None. No photo is opened."""
+    pixel_file = stem.with_suffix(".pixels")
+    try:
+        sidecar = json.loads(stem.with_suffix(".json").read_bytes())
+        shape = tuple(sidecar["shape"])
+        sizes = [(w, h) for w, h in sidecar["sizes"]]
+        broken = {int(i): str(reason) for i, reason in sidecar["broken"]}
+        if shape[1:] != (size, size, 3) or len(sizes) != shape[0] or shape[0] + len(broken) != num:
+            return None
+        if pixel_file.stat().st_size != np.prod(shape):
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not sizes:  # an empty file cannot be mapped
+        return _Block(np.empty(shape, np.uint8), sizes, broken)
+    # Copy-on-write: torch wants writable memory, and no slip may ever reach the file.
+    return _Block(np.memmap(pixel_file, np.uint8, mode="c", shape=shape), sizes, broken)
+
+
+def _any_repaired(block: _Block, records: Sequence[Record], size: int) -> bool:
+    """A photo can become readable without its time stamp changing: a permission given, a network folder back."""
+    return any(not isinstance(_try_decode(records[i].path, size), BadImage) for i in block.broken)
+
+
+@contextlib.contextmanager
+def _replacing(target: Path) -> Iterator[BinaryIO]:
+    """A file that becomes `target` if all goes well. Other builders of the same target do no harm."""
+    beside = target.with_name(f"{target.name}.{uuid.uuid4().hex}{TEMPORARY}")
+    try:
+        with beside.open("xb") as file:
+            if sys.platform != "win32":
+                fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed, by the system if we are killed: see _sweep
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _sweep(cache_dir: Path) -> None:
+    """Remove what killed builds left. A live builder's file is locked, or only just created and so still empty."""
+    for leftover in cache_dir.glob(f"*{TEMPORARY}"):
+        with contextlib.suppress(OSError):
+            if leftover.stat().st_size > 0 and not _is_locked(leftover):
+                leftover.unlink()
+
+
+def _is_locked(path: Path) -> bool:
+    if sys.platform == "win32":
+        return False  # nothing open elsewhere can be removed there anyway
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _place(pixels: Tensor, device: torch.device) -> Tensor:
+    if device.type == "cuda" and pixels.nbytes <= GPU_SHARE * torch.cuda.mem_get_info(device)[0]:
+        return pixels.to(device)
+    return pixels
+
+
+def _require_every_class(records: Sequence[Record], readable: Sequence[Record], broken: dict[int, str]) -> None:
+    if not readable:
+        first, reason = next(iter(broken.items()))
+        raise UserError(
+            f"None of the {len(records)} photos can be read; the first is {records[first].path}: {reason}.",
+            "Check that the folder holds photos, and that they open in an image viewer.",
+        )
+    left = {record.label for record in readable}
+    for i, reason in broken.items():
+        if records[i].label not in left:
+            raise UserError(
+                f"Class '{records[i].label}' has no readable photo; the first is {records[i].path}: {reason}.",
+                "Repair or replace its photos, or remove the class.",
+            )
+
+
+def _cannot_write(cache_dir: Path, needed: int, error: OSError) -> UserError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        problem = f"The disk is full: the cache in {cache_dir} needs {_gigabytes(needed)}."
+        return UserError(problem, "Free space, or set FDCNET_CACHE to a folder on another disk.")
+    problem = f"The cache folder {cache_dir} cannot be written: {error.strerror or error}."
+    return UserError(problem, "Set FDCNET_CACHE to a folder of your own.")
+
+
+def _gigabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB"

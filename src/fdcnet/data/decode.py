@@ -1,0 +1,143 @@
+"""One photo file to one square of RGB bytes. Whatever is wrong with a file ends as `BadImage` with a short reason."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+from PIL.Image import Resampling, Transpose
+
+Source = Path | bytes | Image.Image
+
+UPRIGHT = {  # EXIF orientation -> what turns the stored pixels upright
+    2: Transpose.FLIP_LEFT_RIGHT,
+    3: Transpose.ROTATE_180,
+    4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270,
+    7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_90,
+}
+ORIENTATION_TAG = 0x0112
+SIDEWAYS = (5, 6, 7, 8)
+RUNS_A_PROGRAM = ("EPS", "WMF", "EMF")  # Pillow hands these to an interpreter: never for a file of unknown origin
+
+
+class BadImage(ValueError):
+    """A file that cannot be read as a photo; the text is a short reason."""
+
+
+def decode(source: Source, size: int) -> np.ndarray:
+    """The upright photo as `size` x `size` RGB, without keeping its aspect ratio."""  # BAS
+    return decode_with_size(source, size)[0]
+
+
+def decode_with_size(source: Source, size: int) -> tuple[np.ndarray, tuple[int, int]]:
+    """As `decode`, and the upright photo's own (width, height): the frame its boxes live in."""
+    try:
+        if isinstance(source, Image.Image):
+            return _square(source, source.size, size)
+        with _open(source) as image:
+            original = image.size
+            # A JPEG can leave out its finest detail while decoding; twice the wanted side is enough for the filter.
+            image.draft(None, (2 * size, 2 * size))
+            return _square(image, original, size)
+    except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
+        raise BadImage(_reason(error)) from error
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """(width, height) of the upright photo, from the header alone where that is enough."""
+    try:
+        with _open(path) as image:
+            if image.format == "TIFF":  # turned upright by Pillow itself, but only on loading
+                image.load()
+            return _upright_size(image.size, _orientation(image))
+    except Exception as error:
+        raise BadImage(_reason(error)) from error
+
+
+def _open(source: Path | bytes) -> Image.Image:
+    Image.init()  # otherwise the first threads race for the plugins, and some see a format as unknown
+    image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+    try:
+        if image.format in RUNS_A_PROGRAM:
+            raise BadImage(f"{image.format} files are not read")
+        _refuse_bomb(image.size)
+    except BadImage:
+        image.close()
+        raise
+    return image
+
+
+def _refuse_bomb(size: tuple[int, int]) -> None:
+    # Pillow only warns between one and two times its limit, and turning warnings into errors is not thread-safe.
+    if Image.MAX_IMAGE_PIXELS is not None and size[0] * size[1] > Image.MAX_IMAGE_PIXELS:
+        raise BadImage(f"too large: {size[0]} x {size[1]} pixels")
+
+
+def _square(image: Image.Image, original: tuple[int, int], size: int) -> tuple[np.ndarray, tuple[int, int]]:
+    image.load()
+    orientation = _orientation(image)  # after loading: Pillow turns a TIFF by itself and then drops the tag
+    if image.format == "TIFF":
+        original = image.size
+    square = _rgb(image)
+    if square.size != (size, size):
+        square = square.resize((size, size), Resampling.BILINEAR)
+    if orientation in UPRIGHT:
+        square = square.transpose(UPRIGHT[orientation])
+    return np.array(square), _upright_size(original, orientation)
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(ORIENTATION_TAG, 1))
+    except Exception:  # damaged EXIF beside sound pixels: as if there were none
+        return 1
+
+
+def _upright_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
+    return (size[1], size[0]) if orientation in SIDEWAYS else size
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """Any mode to RGB; what shines through is white."""
+    if image.mode.startswith(("I", "F")):
+        image = Image.fromarray(_to_bytes(np.asarray(image)))
+    elif _is_transparent(image):
+        if image.mode == "La":  # premultiplied: the only way out of it
+            image = image.convert("LA")
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    in_palette = image.palette is not None and image.palette.mode.endswith("A")
+    return image.mode.endswith(("A", "a")) or "transparency" in image.info or in_palette
+
+
+def _to_bytes(values: np.ndarray) -> np.ndarray:
+    """Grey values of any depth to 0..255. White is 65535 for integers, and for floats the nearest of 1, 255 and 65535
+    that holds them all; values outside these ranges are stretched from their least to their largest."""
+    levels = values.astype(np.float64)
+    levels[~np.isfinite(levels)] = 0.0
+    low, high = levels.min(), levels.max()
+    whites = (1.0, 255.0, 65535.0) if values.dtype.kind == "f" else (65535.0,)
+    white = next((white for white in whites if high <= white), None)
+    if low < 0 or white is None:
+        levels, white = levels - low, max(high - low, 1e-12)
+    return np.rint(levels * (255.0 / white)).astype(np.uint8)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, BadImage):
+        return str(error)
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image"
+    if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
+        return "too large: a decompression bomb"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = " ".join(str(error).split()) or type(error).__name__
+    return "truncated" if "truncated" in text.lower() else text[:120]

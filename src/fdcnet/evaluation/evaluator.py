@@ -1,0 +1,252 @@
+"""One pass over the photos, any number of protocols: views -> scores and maps -> class and box -> `Table`.
+
+The network is a callable; nothing here knows more of it.
+"""
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fdcnet import geometry
+from fdcnet.config import Protocol
+from fdcnet.data.records import BoxXYXY
+from fdcnet.errors import UserError
+from fdcnet.evaluation.table import Table
+
+Forward = Callable[[Tensor, bool], tuple[Tensor, Tensor | None]]
+"""forward(crops uint8 (B, crop, crop, 3), want_maps) -> scores (B, C), maps (B, C, h, w) in [0, 1] or None."""
+GetPixels = Callable[[Tensor], Tensor]
+"""get(rows int64 (B,)) -> decoded square photos uint8 (B, size, size, 3), on any device."""
+
+SWEEP = tuple(round(0.05 * i, 2) for i in range(1, 20))
+CHUNK = 8  # photos per piece of work for a thread: enough that numpy, not Python, takes the time
+BACKLOG = 64  # pieces of work that may wait
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is true of one photo: row i of the evaluation."""
+
+    path: str
+    label: int
+    image_size: tuple[int, int]  # (width, height) of the photo itself
+    boxes_xyxy: tuple[BoxXYXY, ...] = ()  # in its own pixels
+
+
+class View(NamedTuple):
+    """What the network is shown of a photo."""
+
+    place: Literal["centre", "top-left", "top-right", "bottom-left", "bottom-right", "whole"]
+    mirrored: bool = False
+
+
+CENTRE, WHOLE = View("centre"), View("whole")
+TEN_CROP = tuple(
+    View(place, mirrored)
+    for mirrored in (False, True)
+    for place in ("top-left", "top-right", "bottom-left", "bottom-right", "centre")
+)
+
+
+def map_view(protocol: Protocol) -> View:
+    return CENTRE if protocol.frame == "crop" else WHOLE
+
+
+def class_views(protocol: Protocol) -> tuple[View, ...]:
+    """The views whose class probabilities are averaged. The ten crops are the same in either frame."""
+    base = map_view(protocol)
+    return {1: (base,), 2: (base, View(base.place, True)), 10: TEN_CROP}[protocol.crops]
+
+
+def show(photos: Tensor, view: View, crop: int) -> Tensor:
+    """(B, size, size, 3) -> (B, crop, crop, 3), uint8."""
+    size = photos.shape[1]
+    if view.place == "whole":
+        shown = _squeeze(photos, crop)
+    else:
+        middle, end = geometry.crop_offset(size, crop), size - crop
+        y = {"centre": middle, "top": 0, "bottom": end}[view.place.split("-")[0]]
+        x = {"centre": middle, "left": 0, "right": end}[view.place.split("-")[-1]]
+        shown = photos[:, y : y + crop, x : x + crop]
+    return shown.flip(2) if view.mirrored else shown
+
+
+@torch.no_grad()
+def evaluate(
+    forward: Forward,
+    get: GetPixels,
+    targets: Sequence[Target],
+    protocols: Sequence[Protocol],
+    *,
+    crop: int = 224,
+    batch_size: int = 64,
+    sweep: Sequence[float] = SWEEP,
+    keep: Collection[int] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Table]:
+    """One table per protocol, rows in the order of `targets`. `keep` names the rows whose maps are kept for display.
+
+    Each view goes through the network once, however many protocols use it. Boxes are found in threads while the network
+    works on the next batch.
+    """
+    if not targets:
+        raise UserError("There are no test photos to evaluate.", "Give test photos, or set data.holdout, such as 0.2.")
+    map_views = {map_view(protocol) for protocol in protocols}
+    views = dict.fromkeys(view for protocol in protocols for view in (map_view(protocol), *class_views(protocol)))
+    collectors = [_Collector(protocol, sweep, crop, keep) for protocol in protocols]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for start in range(0, len(targets), batch_size):
+            rows = torch.arange(start, min(start + batch_size, len(targets)))
+            photos = get(rows)
+            scores: dict[View, Tensor] = {}
+            maps: dict[View, Tensor] = {}
+            for view in views:
+                scores[view], found = forward(show(photos, view, crop), view in map_views)
+                if view in map_views:
+                    assert found is not None, "the network gave no maps"
+                    maps[view] = found
+            for collector in collectors:
+                collector.add(targets[start : start + batch_size], photos.shape[1], scores, maps, pool)
+            if progress:
+                progress(start + len(rows), len(targets))
+        return [collector.table() for collector in collectors]
+
+
+class Located(NamedTuple):
+    """Boxes of B photos, against their true boxes, at T thresholds."""
+
+    box: NDArray[np.float32]  # (B, 4) at the protocol's threshold
+    iou: NDArray[np.float32]  # (B,) of that box
+    iou_largest: NDArray[np.float32]  # (B, T)
+    iou_any: NDArray[np.float32]  # (B, T)
+
+
+class Ranked(NamedTuple):
+    """Classes of B photos."""
+
+    rank: NDArray[np.int64]  # (B,)
+    top5: NDArray[np.int64]  # (B, 5)
+    p_true: NDArray[np.float32]  # (B,)
+    p_top1: NDArray[np.float32]  # (B,)
+
+
+class _Collector:
+    """Everything about one protocol, batch after batch."""
+
+    def __init__(self, protocol: Protocol, sweep: Sequence[float], crop: int, keep: Collection[int]) -> None:
+        self.protocol, self.crop, self.keep = protocol, crop, keep
+        self.thresholds = sorted({*map(float, sweep), protocol.threshold})
+        self.targets: list[Target] = []
+        self.ranked: list[Ranked] = []
+        self.located: list[Future[Located]] = []
+        self.maps: dict[int, NDArray[np.float16]] = {}
+
+    def add(
+        self, batch: Sequence[Target], size: int, scores: dict[View, Tensor], maps: dict[View, Tensor], pool: Executor
+    ) -> None:
+        protocol, view = self.protocol, map_view(self.protocol)
+        labels = torch.tensor([target.label for target in batch], device=scores[view].device)
+        probabilities = torch.stack([scores[seen].float().softmax(dim=1) for seen in class_views(protocol)]).mean(dim=0)
+        self.ranked.append(rank(probabilities, labels))
+
+        reduced = reduce_maps(maps[view].float(), scores[view], labels, protocol)  # (B, h, w)
+        normalised = geometry.normalise_map(reduced, protocol.normalization)
+        resized = geometry.resize_maps(normalised, (self.crop, self.crop))  # (B, crop, crop)
+        for i in range(len(batch)):
+            if (row := len(self.targets) + i) in self.keep:
+                self.maps[row] = resized[i].half().cpu().numpy()
+        levels = geometry.threshold_levels(resized, self.thresholds).cpu().numpy()
+        true_boxes = [self._true_boxes(target, size) for target in batch]
+        fixed = self.thresholds.index(protocol.threshold)
+        for i in range(0, len(batch), CHUNK):
+            part = levels[i : i + CHUNK], true_boxes[i : i + CHUNK], len(self.thresholds), fixed
+            self.located.append(pool.submit(locate, *part, inclusive=protocol.inclusive_pixels))
+        if len(self.located) > BACKLOG:  # a fast network must not pile up work for slow processors
+            self.located[-BACKLOG].result()
+        self.targets.extend(batch)
+
+    def _true_boxes(self, target: Target, size: int) -> geometry.Boxes:
+        if self.protocol.frame == "crop":
+            return geometry.to_crop_frame(target.boxes_xyxy, target.image_size, size, self.crop)
+        return geometry.to_image_frame(target.boxes_xyxy, target.image_size, self.crop)
+
+    def table(self) -> Table:
+        ranked = Ranked(*map(np.concatenate, zip(*self.ranked, strict=True)))
+        located = Located(*map(np.concatenate, zip(*(future.result() for future in self.located), strict=True)))
+        return Table(
+            path=tuple(target.path for target in self.targets),
+            label=np.array([target.label for target in self.targets], dtype=np.int64),
+            **ranked._asdict(),
+            **located._asdict(),
+            num_boxes=np.array([len(target.boxes_xyxy) for target in self.targets], dtype=np.int64),
+            thresholds=tuple(self.thresholds),
+            maps=self.maps,
+        )
+
+
+def reduce_maps(maps: Tensor, scores: Tensor, labels: Tensor, protocol: Protocol) -> Tensor:
+    """(B, C, h, w) -> (B, h, w): the map of the true class, or the mean map of the best-scoring classes."""
+    if protocol.map == "class":
+        return maps[torch.arange(len(maps), device=maps.device), labels]
+    if not 0 < protocol.topk < maps.shape[1]:
+        return maps.mean(dim=1)
+    best = scores.float().sort(dim=1, descending=True, stable=True).indices[:, : protocol.topk]
+    return maps[torch.arange(len(maps), device=maps.device)[:, None], best].mean(dim=1)
+
+
+def locate(
+    levels: NDArray[np.integer],
+    true_boxes: Sequence[geometry.Boxes],
+    num_thresholds: int,
+    fixed: int,
+    *,
+    inclusive: bool,
+) -> Located:
+    """Best overlaps of each photo at every threshold, and its box at threshold number `fixed`. levels: (B, h, w)."""
+    num_images, height, width = levels.shape
+    num_masks = num_images * num_thresholds
+    found = geometry.fill_empty(geometry.sweep_regions(levels, num_thresholds), num_masks, (width, height))
+    starts = np.searchsorted(found.mask, np.arange(num_masks))
+    of_image = np.split(found.boxes, starts[num_thresholds::num_thresholds])
+    overlaps = np.concatenate([_best_overlap(*pair, inclusive) for pair in zip(of_image, true_boxes, strict=True)])
+    largest = geometry.largest_regions(found, num_masks).reshape(num_images, num_thresholds)
+    return Located(
+        box=found.boxes[largest[:, fixed]].astype(np.float32),
+        iou=overlaps[largest[:, fixed]],
+        iou_largest=overlaps[largest],
+        iou_any=np.maximum.reduceat(overlaps, starts).reshape(num_images, num_thresholds),
+    )
+
+
+def _best_overlap(boxes: geometry.Boxes, true_boxes: geometry.Boxes, inclusive: bool) -> NDArray[np.float32]:
+    if not len(true_boxes):
+        return np.full(len(boxes), np.nan, dtype=np.float32)
+    return geometry.iou(boxes, true_boxes, inclusive).max(axis=1).astype(np.float32)
+
+
+def rank(probabilities: Tensor, labels: Tensor) -> Ranked:
+    """Equal probabilities rank by class number: a network whose scores are all zero must not be right everywhere."""
+    num_classes = probabilities.shape[1]
+    assert int(labels.max()) < num_classes, "a photo of a class that the network does not know"
+    sorted_probabilities, order = probabilities.sort(dim=1, descending=True, stable=True)
+    place = (order == labels[:, None]).int().argmax(dim=1)
+    top5 = F.pad(order[:, :5], (0, max(0, 5 - num_classes)), value=-1)
+    p_true = probabilities.gather(1, labels[:, None])[:, 0]
+    return Ranked(*(part.cpu().numpy() for part in (place, top5, p_true, sorted_probabilities[:, 0])))
+
+
+def _squeeze(photos: Tensor, side: int) -> Tensor:
+    """Resize uint8 photos (B, size, size, 3) to (B, side, side, 3)."""
+    if photos.shape[1] == side:
+        return photos
+    channels_first = photos.permute(0, 3, 1, 2).float()
+    resized = F.interpolate(channels_first, size=(side, side), mode="bilinear", align_corners=False, antialias=True)
+    return resized.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)

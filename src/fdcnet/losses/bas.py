@@ -1,0 +1,40 @@
+"""Background activation suppression: equations 1 to 6 of the paper, one function each."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def classification(scores: Tensor, labels: Tensor) -> Tensor:
+    """L_cls (equation 1): cross-entropy of the pooled scores. (B, K), (B,) -> scalar"""
+    return F.cross_entropy(scores.float(), labels)
+
+
+def foreground_classification(activation_map: Tensor, masks: Tensor, labels: Tensor) -> Tensor:
+    """L_cls-fg (equation 2): cross-entropy of the scores inside the mask of the true class.
+
+    (B, K, H2, W2), (B, 1, H1, W1), (B,) -> scalar
+    """
+    small = F.adaptive_avg_pool2d(masks, activation_map.shape[2:])
+    return F.cross_entropy((activation_map.float() * small).mean((2, 3)), labels)
+
+
+def background_suppression(background_score: Tensor, image_score: Tensor, epsilon: float = 1e-8) -> Tensor:
+    """L_bas (equation 3): how much of the class's score survives when the mask is erased. (B,), (B,) -> scalar
+
+    The denominator is a constant, and so is a ratio above one (BAS: otherwise training collapses). Scores below zero
+    count as none.
+    """
+    background, image = F.relu(background_score), F.relu(image_score).detach()
+    ratio = background / (image + epsilon)
+    return torch.where(background < image, ratio, torch.zeros_like(ratio)).mean()
+
+
+def class_score(score_map: Tensor, labels: Tensor) -> Tensor:
+    """s_all (equation 4): the pooled score of each sample's class. (B, K, H, W), (B,) -> (B,)"""
+    return score_map.float().mean((2, 3)).gather(1, labels[:, None]).squeeze(1)
+
+
+def area(masks: Tensor) -> Tensor:
+    """L_ac (equation 5): mean share of the image that the mask covers. (B, 1, H, W) -> scalar"""
+    return masks.mean()

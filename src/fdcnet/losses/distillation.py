@@ -1,0 +1,27 @@
+"""Knowledge distillation from the previous network: equations 7 to 9 of the paper, one function each."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def kd_classes(scores: Tensor, old_scores: Tensor, temperature: float = 1.0) -> Tensor:
+    """L_kd-cls (equation 7): KL divergence from the old class probabilities, over the old classes. (B, K), (B, K_old)
+
+    Mean over the batch; times the squared temperature, so that its gradient does not depend on it.
+    """
+    new = F.log_softmax(scores[:, : old_scores.shape[1]].float() / temperature, dim=1)
+    old = F.log_softmax(old_scores.float() / temperature, dim=1)
+    return F.kl_div(new, old, reduction="batchmean", log_target=True) * temperature**2
+
+
+def kd_masks(masks: Tensor, old_masks: Tensor, known: Tensor) -> Tensor:
+    """L_kd-loc (equation 8): mean squared difference of the masks of the true class, over the samples whose class the
+    previous network knows. (B, 1, H, W), (B, 1, H, W), (B,) bool -> scalar
+    """
+    difference = (masks.float() - old_masks.float()).square().mean((1, 2, 3))
+    return (difference * known).sum() / known.sum().clamp(min=1)  # no indexing by `known`: that would wait for the GPU
+
+
+def kd_features(features: Tensor, old_features: Tensor) -> Tensor:
+    """L_kd-feat (equation 9): one minus the mean cosine between the vectors at the same place. (B, C, H, W) each"""
+    return 1 - F.cosine_similarity(features.float(), old_features.float(), dim=1).mean()

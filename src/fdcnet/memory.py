@@ -1,0 +1,73 @@
+"""The exemplar memory: a fixed number of old photos, the most representative of each class first."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fdcnet.errors import UserError
+
+
+def herd(features: Tensor, count: int) -> list[int]:
+    """Greedy herding: the order in which photos keep the mean of those taken closest to the mean of all.
+
+    (N, D) -> indices in rank order. A shorter selection is the beginning of a longer one, so trimming keeps the best.
+    """
+    features = F.normalize(features.double(), dim=1)
+    mean = features.mean(0)
+    taken = torch.zeros_like(mean)
+    open_ = torch.ones(len(features), dtype=torch.bool, device=features.device)
+    order: list[int] = []
+    for rank in range(1, min(count, len(features)) + 1):
+        distance = ((taken + features) / rank - mean).norm(dim=1)
+        best = int(torch.where(open_, distance, torch.inf).argmin())
+        open_[best] = False
+        taken += features[best]
+        order.append(best)
+    return order
+
+
+class ExemplarMemory:
+    """At most `budget` photos over all classes, an equal share for each, as decoded pixels in rank order."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.pixels: dict[int, Tensor] = {}  # label -> (n, S, S, 3) uint8
+        self.names: dict[int, list[str]] = {}  # label -> file names, for the manifest
+
+    def __len__(self) -> int:
+        return sum(len(pixels) for pixels in self.pixels.values())
+
+    @property
+    def megabytes(self) -> float:
+        return sum(pixels.nbytes for pixels in self.pixels.values()) / 1e6
+
+    def quota(self, num_classes: int) -> int:
+        """Photos per class when there are this many classes."""
+        quota = self.budget // num_classes
+        if quota < 1:
+            raise UserError(
+                f"A memory of {self.budget} photos cannot hold one of each of {num_classes} classes.",
+                f"Raise memory.budget to {num_classes} or more.",
+            )
+        return quota
+
+    def trim(self, num_classes: int) -> None:
+        """Give up the least representative photos, so that there is room for the classes to come."""
+        quota = self.quota(num_classes)
+        self.pixels = {label: pixels[:quota].clone() for label, pixels in self.pixels.items()}
+        self.names = {label: names[:quota] for label, names in self.names.items()}
+
+    def add(self, label: int, pixels: Tensor, names: list[str]) -> None:
+        """Store a class's photos, given in rank order."""
+        assert label not in self.pixels and len(pixels) == len(names)
+        assert len(self) + len(pixels) <= self.budget, "trim first, then add"
+        self.pixels[label] = pixels.cpu().clone()
+        self.names[label] = list(names)
+
+    def all_pixels(self) -> Tensor:
+        """(M, S, S, 3), in the order of `all_labels`"""
+        return torch.cat([self.pixels[label] for label in sorted(self.pixels)])
+
+    def all_labels(self) -> Tensor:
+        """(M,)"""
+        return torch.tensor([label for label in sorted(self.pixels) for _ in self.names[label]], dtype=torch.int64)

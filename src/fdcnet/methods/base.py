@@ -1,0 +1,98 @@
+"""What a method is: the phases of a task and their named losses. The base class is naive fine-tuning of BAS."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from fdcnet.config import Config, OptimConfig
+from fdcnet.data.records import Batch, Task
+from fdcnet.losses import bas
+from fdcnet.memory import ExemplarMemory
+from fdcnet.models.network import LocalizationNetwork, Outputs
+
+Losses = dict[str, Tensor]
+
+
+@dataclass
+class State:
+    """What passes from task to task."""
+
+    config: Config
+    network: LocalizationNetwork
+    memory: ExemplarMemory
+    classes: list[str] = field(default_factory=list)
+    task_sizes: list[int] = field(default_factory=list)  # number of classes of each finished task
+    previous: LocalizationNetwork | None = None  # frozen, while a task is being learned
+
+    @property
+    def task_numbers(self) -> list[int]:
+        """The task (1-based) in which each class came."""
+        return [number for number, size in enumerate(self.task_sizes, start=1) for _ in range(size)]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One optimisation run: all that the trainer knows about a method."""
+
+    name: str
+    epochs: int
+    parameters: dict[str, nn.Parameter]
+    losses: Callable[[Batch], Losses]  # named and weighted: the loop sums, logs and backpropagates
+    training: tuple[nn.Module, ...]  # in train mode; everything else stays as it is
+    optim: OptimConfig
+    is_head: Callable[[str], bool] = lambda name: True  # learned from scratch, so at the higher rate
+    data: Literal["new+memory", "balanced"] = "new+memory"
+
+
+class Method:
+    """Subclasses say what makes them different and nothing else."""
+
+    name: ClassVar[str] = "finetune"
+    summary: ClassVar[str] = ""
+    reference: ClassVar[str] = ""
+    uses_memory: ClassVar[bool] = False
+    one_task: ClassVar[bool] = False  # sees the data of all tasks at once
+
+    def begin_task(self, state: State, task: Task) -> None:
+        """Grow the heads; the outputs for old classes stay unchanged."""
+        state.network.grow(len(task.classes))
+
+    def phases(self, state: State, task: Task) -> list[Phase]:
+        train = state.config.train
+        return [
+            Phase(
+                name="main",
+                epochs=train.base_epochs if task.number == 1 else train.step_epochs,
+                parameters=dict(state.network.named_parameters()),
+                losses=lambda batch: self.losses(state, state.network(batch.images, batch.labels), batch),
+                training=(state.network,),
+                optim=train.optim,
+                is_head=state.network.is_head,
+            )
+        ]
+
+    def losses(self, state: State, outputs: Outputs, batch: Batch) -> Losses:
+        return wsol_losses(state, outputs, batch)
+
+    def end_task(self, state: State, task: Task) -> None:
+        state.previous = None
+
+    def outputs(self, state: State, images: Tensor) -> Outputs:
+        """What the finished model says about images, for all classes so far."""
+        return state.network(images)
+
+
+def wsol_losses(state: State, outputs: Outputs, batch: Batch) -> Losses:
+    """L_wsol (equation 6), term by term."""
+    weights = state.config.weights
+    masks = outputs.masks
+    background = state.network.background_score(outputs.features, masks, batch.labels)
+    image = bas.class_score(outputs.activation_map, batch.labels)
+    return {
+        "cls": bas.classification(outputs.scores, batch.labels),
+        "cls_fg": weights.cls_fg * bas.foreground_classification(outputs.activation_map, masks, batch.labels),
+        "bas": weights.bas * bas.background_suppression(background, image),
+        "area": weights.area * bas.area(masks),
+    }

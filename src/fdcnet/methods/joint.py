@@ -1,0 +1,10 @@
+"""Joint training: all tasks at once. What an incremental method can hope for at best."""
+
+from fdcnet.methods.base import Method
+
+
+class Joint(Method):
+    name = "joint"
+    summary = "Trains on the photos of all tasks at once, as if none had ever gone. The upper bound."
+    reference = "Wu et al., Background Activation Suppression, CVPR 2022"
+    one_task = True

@@ -1,0 +1,130 @@
+"""What all backbones share: four levels, the lineage of their weights, and the unit they are made of."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Channels = tuple[float, float, float]
+
+IMAGENET_MEAN: Channels = (0.485 * 255, 0.456 * 255, 0.406 * 255)
+IMAGENET_STD: Channels = (0.229 * 255, 0.224 * 255, 0.225 * 255)
+HALF_RANGE: Channels = (127.5, 127.5, 127.5)
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Where weights of an architecture come from: what the graph must do, and how the file names its tensors."""
+
+    name: str
+    mean: Channels  # of pixel values 0..255
+    std: Channels
+    activation: Literal["relu", "relu6"] = "relu"
+    bn_eps: float = 1e-5
+    tf_same_padding: bool = False
+    """A strided convolution pads as TensorFlow's SAME does: on an even side one more at the right and bottom."""
+    tf_pooling: bool = False
+    """InceptionV3: averages leave the padding out, and the last pool branch takes the maximum."""
+    renames: tuple[tuple[str, str], ...] = ()
+    """Patterns from a name in the file to ours; the first that matches the start of a name is applied."""
+    unused: tuple[str, ...] = ()
+    """Patterns of tensors in the file that a backbone has no place for, such as the ImageNet classifier."""
+    marker: str = ""
+    """Pattern of a tensor, written `name (shape)`, that tells this lineage from one with the same names."""
+
+
+class Backbone(nn.Module):
+    """An ImageNet network cut for localization: `shared` maps images to F, `tail` maps F to G.
+
+    The sides of an image must be multiples of `tail_stride`. Without the prefix of its level, each tensor is named as
+    in `Lineage.renames`.
+    """
+
+    lineages: ClassVar[tuple[Lineage, ...]]  # the first is the default
+    shared_channels: int
+    tail_channels: int
+    shared_stride: int = 8
+    tail_stride: int = 16
+
+    def __init__(self, lineage: Lineage, dilate: bool = True) -> None:
+        super().__init__()
+        self.lineage = lineage
+        level1, level2, level3, tail = self.levels(lineage, dilate)
+        self.shared = named(level1=level1, level2=level2, level3=level3)
+        self.tail = tail
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    @classmethod
+    def levels(cls, lineage: Lineage, dilate: bool) -> Sequence[nn.Sequential]:
+        """The four levels; `dilate` the convolutions behind a stride that was taken out."""
+        raise NotImplementedError
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.shared(images)
+        return features, self.tail(features)
+
+
+class ConvUnit(nn.Module):
+    """Convolution without bias, batch norm, activation."""
+
+    def __init__(
+        self,
+        c_in: int,
+        c_out: int,
+        kernel: int | tuple[int, int],
+        lineage: Lineage,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        groups: int = 1,
+        padding: Literal["half", "none", "tf"] | None = None,
+        activate: bool = True,
+    ) -> None:
+        super().__init__()
+        kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
+        if padding is None:
+            padding = "tf" if lineage.tf_same_padding else "half"
+        self.pads_itself = padding == "tf" and stride > 1  # at stride 1 SAME is symmetric: the convolution can do it
+        half = 0 if self.pads_itself or padding == "none" else dilation
+        self.conv = nn.Conv2d(
+            c_in,
+            c_out,
+            kernel,
+            stride,
+            padding=(half * (kernel[0] // 2), half * (kernel[1] // 2)),
+            dilation=dilation,
+            groups=groups,
+            bias=False,
+        )
+        self.bn = nn.BatchNorm2d(c_out, eps=lineage.bn_eps)
+        self.activation = activation(lineage) if activate else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.pads_itself:
+            x = pad_same(x, self.conv.kernel_size[0], self.conv.stride[0], self.conv.dilation[0])
+        return self.activation(self.bn(self.conv(x)))
+
+
+def named(**modules: nn.Module) -> nn.Sequential:
+    return nn.Sequential(OrderedDict(modules))
+
+
+def activation(lineage: Lineage) -> nn.Module:
+    return nn.ReLU6(inplace=True) if lineage.activation == "relu6" else nn.ReLU(inplace=True)
+
+
+def pad_same(x: Tensor, kernel: int, stride: int, dilation: int, value: float = 0.0) -> Tensor:
+    """TensorFlow's SAME. With dilation 2 it meets the cells that the stock network samples (see tests)."""
+    before_after = []
+    for side in (x.shape[-1], x.shape[-2]):
+        total = max((math.ceil(side / stride) - 1) * stride + (kernel - 1) * dilation + 1 - side, 0)
+        before_after += [total // 2, total - total // 2]
+    return F.pad(x, before_after, value=value)

@@ -1,0 +1,126 @@
+"""The layers that grow with the classes: linear and cosine class scores, and the localizer."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class LinearScores(nn.Module):
+    """1x1 convolution from class features to one score map per class."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(0, channels))
+        self.bias = nn.Parameter(torch.empty(0))
+
+    @property
+    def num_classes(self) -> int:
+        return self.weight.shape[0]
+
+    def grow(self, num_new: int) -> None:
+        channels = self.weight.shape[1]
+        bound = math.sqrt(6 / (channels + num_new))  # Xavier; BAS
+        self.weight = _append(self.weight, torch.empty(num_new, channels).uniform_(-bound, bound))
+        self.bias = _append(self.bias, torch.zeros(num_new))
+
+    def forward(self, class_features: Tensor) -> Tensor:
+        """(B, D, H, W) -> (B, K, H, W)"""
+        return F.conv2d(class_features, self.weight[:, :, None, None], self.bias)
+
+    def activation(self, class_features: Tensor) -> Tensor:
+        """The map whose magnitude BAS suppresses: here the scores themselves."""
+        return self(class_features)
+
+    def activation_of(self, class_features: Tensor, labels: Tensor) -> Tensor:
+        """Only the map of each sample's own class: (B, D, H, W), (B,) -> (B, H, W)"""
+        return _rows_times(self.weight[labels], class_features) + self.bias[labels, None, None]
+
+
+class CosineScores(nn.Module):
+    """Cosine between features and class weights at each location, times one learned scale."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(0, channels))
+        self.scale = nn.Parameter(torch.tensor(10.0))  # ours: from 1 the cross-entropy of 100 classes cannot fall below 3.6
+
+    @property
+    def num_classes(self) -> int:
+        return self.weight.shape[0]
+
+    def grow(self, num_new: int) -> None:
+        channels = self.weight.shape[1]
+        bound = 1 / math.sqrt(channels)  # LUCIR
+        self.weight = _append(self.weight, torch.empty(num_new, channels).uniform_(-bound, bound))
+
+    def forward(self, class_features: Tensor) -> Tensor:
+        """(B, D, H, W) -> (B, K, H, W)"""
+        cosine = F.conv2d(F.normalize(class_features, dim=1), F.normalize(self.weight, dim=1)[:, :, None, None])
+        return self.scale * cosine
+
+    def activation(self, class_features: Tensor) -> Tensor:
+        """Without feature normalisation: that would cancel exactly the magnitude which a mask takes away."""
+        return F.conv2d(class_features, F.normalize(self.weight, dim=1)[:, :, None, None])
+
+    def activation_of(self, class_features: Tensor, labels: Tensor) -> Tensor:
+        """Only the map of each sample's own class: (B, D, H, W), (B,) -> (B, H, W)"""
+        return _rows_times(F.normalize(self.weight[labels], dim=1), class_features)
+
+
+class Localizer(nn.Module):
+    """3x3 convolution from shared features to the localization logits of each class."""
+
+    def __init__(self, channels: int, common_foreground: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(0, channels, 3, 3))
+        self.bias = nn.Parameter(torch.empty(0))
+        self.common = nn.Parameter(_xavier(1, channels)) if common_foreground else None
+
+    @property
+    def num_classes(self) -> int:
+        return self.weight.shape[0]
+
+    def grow(self, num_new: int) -> None:
+        channels = self.weight.shape[1]
+        if self.common is not None:
+            rows, biases = torch.zeros(num_new, channels, 3, 3), torch.zeros(num_new)
+        elif self.num_classes:  # random rows never learn a usable mask in the epochs of an increment
+            rows = self.weight.detach().mean(0, keepdim=True).repeat(num_new, 1, 1, 1).cpu()
+            biases = self.bias.detach().mean().repeat(num_new).cpu()
+        else:
+            rows, biases = _xavier(num_new, channels), torch.zeros(num_new)
+        self.weight = _append(self.weight, rows)
+        self.bias = _append(self.bias, biases)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, K, H, W)"""
+        weight = self.weight if self.common is None else self.weight + self.common
+        return F.conv2d(features, weight, self.bias, padding=1)
+
+    def of_class(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Only the map of each sample's own class, at a cost that does not grow with the classes: -> (B, 1, H, W)
+
+        A product of each sample's nine taps with its features, then the nine maps shifted and added by `fold`.
+        """
+        weight = self.weight[labels]  # (B, C, 3, 3)
+        if self.common is not None:
+            weight = weight + self.common
+        taps = weight.flatten(2).flip(2).transpose(1, 2)  # (B, 9, C)
+        shifted = torch.bmm(taps, features.flatten(2))  # (B, 9, H*W)
+        maps = F.fold(shifted.float(), features.shape[2:], kernel_size=3, padding=1)
+        return maps + self.bias[labels, None, None, None]
+
+
+def _rows_times(rows: Tensor, features: Tensor) -> Tensor:
+    """(B, D), (B, D, H, W) -> (B, H, W)"""
+    return torch.bmm(rows[:, None], features.flatten(2)).unflatten(2, features.shape[2:]).squeeze(1)
+
+
+def _xavier(num_rows: int, channels: int) -> Tensor:
+    return nn.init.xavier_uniform_(torch.empty(num_rows, channels, 3, 3))
+
+
+def _append(parameter: nn.Parameter, rows: Tensor) -> nn.Parameter:
+    return nn.Parameter(torch.cat([parameter.detach(), rows.to(parameter)]))

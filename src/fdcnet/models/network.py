@@ -1,0 +1,143 @@
+"""The localization network of BAS: shared features, a classifier with its own tail, and a localizer."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fdcnet.config import ModelConfig
+from fdcnet.models.backbones import Backbone, build_backbone
+from fdcnet.models.heads import CosineScores, LinearScores, Localizer
+from fdcnet.models.weights import pretrained_backbone
+
+
+@dataclass
+class Outputs:
+    """Everything a loss may want from one forward pass."""
+
+    features: Tensor  # (B, C, H1, W1)  F, shared
+    tail_features: Tensor  # (B, C', H2, W2)  input of the classifier's last three layers
+    class_features: Tensor  # (B, D, H2, W2)  input of its last layer
+    class_map: Tensor  # (B, K, H2, W2)  M^cls
+    activation_map: Tensor  # (B, K, H2, W2)  what BAS suppresses; the class map itself unless the classifier is cosine
+    loc_map: Tensor  # (B, K, H1, W1)  M^CAM, logits; (B, 1, H1, W1) where labels were given
+
+    @property
+    def scores(self) -> Tensor:
+        """(B, K)"""
+        return self.class_map.float().mean((2, 3))
+
+    @property
+    def masks(self) -> Tensor:
+        """(B, K, H1, W1) in 0..1"""
+        return self.loc_map.float().sigmoid()
+
+
+class Classifier(nn.Module):
+    """f_c: the backbone's tail, two hidden convolutions and the growing score layer."""
+
+    def __init__(self, tail: nn.Module, tail_channels: int, config: ModelConfig) -> None:
+        super().__init__()
+        width = config.head_width
+        self.tail = tail
+        # A cosine layer wants features of both signs: no ReLU before it (LUCIR; the paper's public code).
+        last = nn.Identity() if config.classifier == "cosine" else nn.ReLU()
+        self.hidden = nn.Sequential(
+            nn.Conv2d(tail_channels, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), last
+        )
+        for layer in self.hidden:
+            if isinstance(layer, nn.Conv2d):
+                nn.init.xavier_uniform_(layer.weight)  # BAS
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        self.output = CosineScores(width) if config.classifier == "cosine" else LinearScores(width)
+        self.score_relu = config.score_relu
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """-> tail features, class features, class map, activation map"""
+        tail_features = self.tail(features)
+        class_features = self.hidden(tail_features)
+        class_map = self._rectified(self.output(class_features))
+        if isinstance(self.output, LinearScores):
+            return tail_features, class_features, class_map, class_map
+        return tail_features, class_features, class_map, self._rectified(self.output.activation(class_features))
+
+    def score_of(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Pooled activation of each sample's own class: (B,)"""
+        class_features = self.hidden(self.tail(features))
+        return self._rectified(self.output.activation_of(class_features, labels)).float().mean((1, 2))
+
+    def _rectified(self, score_map: Tensor) -> Tensor:
+        return F.relu(score_map) if self.score_relu else score_map
+
+
+class _ScoreOf(nn.Module):
+    """`functional_call` runs a module's forward; this one's is the score of each sample's class."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        return self.classifier.score_of(features, labels)
+
+
+class LocalizationNetwork(nn.Module):
+    def __init__(self, backbone: Backbone, config: ModelConfig) -> None:
+        super().__init__()
+        self.lineage = backbone.lineage
+        self.backbone = backbone.shared
+        self.classifier = Classifier(backbone.tail, backbone.tail_channels, config)
+        self.localizer = Localizer(backbone.shared_channels, config.common_foreground)
+
+    @property
+    def num_classes(self) -> int:
+        return self.localizer.num_classes
+
+    def grow(self, num_new: int) -> None:
+        """Add classes; the outputs for the old ones stay what they are."""
+        self.classifier.output.grow(num_new)
+        self.localizer.grow(num_new)
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Outputs:
+        """With labels the localizer computes only the map of each sample's class."""
+        features = self.backbone(images)
+        tail_features, class_features, class_map, activation_map = self.classifier(features)
+        loc_map = self.localizer(features) if labels is None else self.localizer.of_class(features, labels)
+        return Outputs(features, tail_features, class_features, class_map, activation_map, loc_map)
+
+    def background_score(self, features: Tensor, masks: Tensor, labels: Tensor) -> Tensor:
+        """s_bg (equation 4): the score of each sample's class when the mask is erased from the shared features: (B,)
+
+        Its gradient reaches the mask alone: the features and the classifier's parameters are held constant. Batch
+        norm uses the statistics of the erased batch, and the copied buffers keep them out of the running averages.
+        """
+        frozen = {f"classifier.{name}": value.detach() for name, value in self.classifier.named_parameters()}
+        buffers = {f"classifier.{name}": value.clone() for name, value in self.classifier.named_buffers()}
+        erased = features.detach() * (1 - masks).to(features.dtype)
+        return functional_call(_ScoreOf(self.classifier), frozen | buffers, (erased, labels))
+
+    @staticmethod
+    def is_head(name: str) -> bool:
+        """Whether a parameter is learned from scratch, so at a higher rate than the pretrained rest."""
+        return name.startswith(("classifier.hidden.", "classifier.output.", "localizer."))
+
+    def frozen_copy(self) -> "LocalizationNetwork":
+        """The network as it is now, as the reference of a later task."""
+        return copy.deepcopy(self).requires_grad_(False).eval()
+
+
+def new_network(config: ModelConfig, seed: int) -> LocalizationNetwork:
+    """A network without classes, its backbone pretrained as the settings say."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LocalizationNetwork(pretrained_backbone(config.backbone, config.weights, config.dilate), config)
+
+
+def empty_network(config: ModelConfig, lineage: str, num_classes: int) -> LocalizationNetwork:
+    """The same graph without its values, to be filled from a file."""
+    network = LocalizationNetwork(build_backbone(config.backbone, lineage, config.dilate), config)
+    network.grow(num_classes)
+    return network

@@ -1,0 +1,81 @@
+"""A photo with its heat map, the predicted box (green) and the true boxes (red, dashed)."""
+
+import base64
+import io
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+# Dark violet to pale yellow, with lightness rising all the way: readable in grey and with any colour vision.
+ANCHORS = np.array(
+    [(20, 12, 60), (88, 22, 122), (166, 38, 108), (224, 82, 60), (250, 156, 30), (253, 236, 140)], dtype=np.float32
+)
+GREEN = (40, 232, 120)
+RED = (255, 48, 56)
+Box = Sequence[float]
+
+
+def colours(heat: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Map 0..1 to colours 0..255: (H, W) -> (H, W, 3)."""
+    stops = np.linspace(0, 1, len(ANCHORS))
+    return np.stack([np.interp(heat, stops, channel) for channel in ANCHORS.T], axis=-1).astype(np.float32)
+
+
+def overlay(
+    image: NDArray[np.uint8],  # (H, W, 3)
+    heat: NDArray[np.floating],  # (h, w), 0..1
+    box: Box | None = None,
+    true_boxes: Sequence[Box] = (),
+    opacity: float = 0.5,
+) -> Image.Image:
+    """Paint the map over the photo, the stronger the hotter, so that the photo stays visible where the map is cold."""
+    height, width = image.shape[:2]
+    heat = _fit(np.clip(np.nan_to_num(heat), 0, 1), height, width)
+    strength = opacity * heat[..., None]  # (H, W, 1)
+    painted = Image.fromarray(np.rint(image * (1 - strength) + colours(heat) * strength).astype(np.uint8))
+    line = max(2, round(min(height, width) / 80))
+    for true_box in true_boxes:
+        _draw_box(painted, true_box, RED, line, dash=4 * line)
+    if box is not None:
+        _draw_box(painted, box, GREEN, line)
+    return painted
+
+
+def data_uri(image: Image.Image, quality: int = 80) -> str:
+    """A JPEG as an address that needs no file."""
+    buffer = io.BytesIO()
+    image.convert("RGB").save(buffer, "JPEG", quality=quality, subsampling=0, optimize=True)  # thin red lines need full colour
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _fit(heat: NDArray[np.floating], height: int, width: int) -> NDArray[np.floating]:
+    if heat.shape == (height, width):
+        return heat
+    resized = Image.fromarray(heat.astype(np.float32)).resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(resized)
+
+
+def _draw_box(image: Image.Image, box: Box, colour: tuple[int, int, int], line: int, dash: int = 0) -> None:
+    """A line on a wider dark one, visible on any photo. Corners are kept far enough inside not to be cut off."""
+    inset = (line + 2) / 2
+    x0, x1 = sorted(min(max(float(x), inset), image.width - 1 - inset) for x in (box[0], box[2]))
+    y0, y1 = sorted(min(max(float(y), inset), image.height - 1 - inset) for y in (box[1], box[3]))
+    draw = ImageDraw.Draw(image, "RGBA")
+    corners = [(x0, y0), (x1, y0), (x1, y1), (x0, y1), (x0, y0), (x1, y0)]  # one side twice: closes the last corner
+    for width, paint in ((line + 2, (0, 0, 0, 110)), (line, colour)):
+        if dash:
+            for start, end in _dashes(corners[:5], dash):
+                draw.line([start, end], fill=paint, width=width)
+        else:
+            draw.line(corners, fill=paint, width=width, joint="curve")
+
+
+def _dashes(corners: Sequence[tuple[float, float]], dash: float) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
+    """Each side in an odd number of equal pieces, every second one drawn, so that all corners are."""
+    for (xa, ya), (xb, yb) in zip(corners, corners[1:], strict=False):
+        pieces = 2 * round((abs(xb - xa) + abs(yb - ya)) / (2 * dash)) + 1
+        for i in range(0, pieces, 2):
+            a, b = i / pieces, (i + 1) / pieces
+            yield (xa + a * (xb - xa), ya + a * (yb - ya)), (xa + b * (xb - xa), ya + b * (yb - ya))

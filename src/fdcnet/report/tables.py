@@ -1,0 +1,173 @@
+"""Results as tables: computed once, written as HTML, for the terminal, as Markdown or as CSV."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import rich.table
+
+from fdcnet.report.markup import Markup, tag
+
+METRICS = {
+    "top1_loc": "Top-1 Loc",
+    "top5_loc": "Top-5 Loc",
+    "gt_known": "GT-known",
+    "top1_cls": "Top-1 Cls",
+    "top5_cls": "Top-5 Cls",
+    "max_box_acc": "MaxBoxAcc",
+    "max_box_acc_v2": "MaxBoxAccV2",
+    "gt_known_best": "GT-known at best threshold",
+    "best_threshold": "Best threshold",
+}
+SPLIT = ("top1_loc", "gt_known")  # the metrics that are also shown for old and new classes apart
+MISSING = "–"
+
+Cell = str | int | float | None
+Results = Mapping[str, Any]  # the content of a results.json
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns have a name and, where several belong together, a part: ("Top-1 Loc", "old"). None: not measured; "": does not apply."""
+
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        return tuple(f"{name} {part}".strip() for name, part in self.columns)
+
+    def select(self, keep: Sequence[int]) -> "Table":
+        return Table(tuple(self.columns[i] for i in keep), tuple(tuple(row[i] for i in keep) for row in self.rows))
+
+    def without_empty_columns(self) -> "Table":
+        used = [i for i in range(len(self.columns)) if any(row[i] not in (None, "") for row in self.rows)]
+        return self.select(used)
+
+
+def results_table(runs: Mapping[str, Results]) -> Table:
+    """Every metric after every task, old and new classes apart, then average, last and forgetting. Keys name the runs."""
+    columns = [("Run", ""), ("After task", ""), ("Classes", "")]
+    for metric, name in METRICS.items():
+        columns += [(name, "all"), (name, "old"), (name, "new")] if metric in SPLIT else [(name, "")]
+    rows: list[tuple[Cell, ...]] = []
+    for label, results in runs.items():
+        for i, task in enumerate(results.get("tasks") or []):
+            row: list[Cell] = [label, task.get("task", i + 1), task.get("num_classes")]
+            for metric in METRICS:
+                row += [measured(task, metric), *(old_and_new(results, metric, i) if metric in SPLIT else ())]
+            rows.append(tuple(row))
+        for summary in ("average", "last", "forgetting"):
+            row = [label, summary, ""]
+            for metric in METRICS:
+                row += [measured(results.get(summary), metric), *(("", "") if metric in SPLIT else ())]
+            if any(isinstance(cell, float) for cell in row):
+                rows.append(tuple(row))
+    return Table(tuple(columns), tuple(rows)).without_empty_columns()
+
+
+def summary_table(runs: Mapping[str, Results]) -> Table:
+    """One row per run: the averages that papers print, and what became of old and new classes."""
+    columns = [("Run", "")]
+    for metric in ("top1_loc", "top5_loc", "gt_known", "top1_cls"):
+        parts = ("average", "last", "old", "new", "forgetting") if metric in SPLIT else ("average", "last")
+        columns += [(METRICS[metric], part) for part in parts]
+    rows: list[tuple[Cell, ...]] = []
+    for label, results in runs.items():
+        row: list[Cell] = [label]
+        for metric in ("top1_loc", "top5_loc", "gt_known", "top1_cls"):
+            row += [measured(results.get("average"), metric), measured(results.get("last"), metric)]
+            if metric in SPLIT:
+                row += [*old_and_new(results, metric), measured(results.get("forgetting"), metric)]
+        rows.append(tuple(row))
+    return Table(tuple(columns), tuple(rows)).without_empty_columns()
+
+
+def measured(values: Mapping[str, Any] | None, metric: str) -> float | None:
+    """A number, or None where there is none (no boxes, a metric that was not asked for)."""
+    value = (values or {}).get(metric)
+    return None if value is None else float(value)
+
+
+def group_sizes(results: Results) -> list[int]:
+    """How many classes each task brought."""
+    totals = [task.get("num_classes") or 0 for task in results.get("tasks") or []]
+    return [total - before for total, before in zip(totals, [0, *totals], strict=False)]
+
+
+def group_matrix(results: Results, metric: str) -> list[list[float | None]]:
+    """Row t: the accuracy after task t on the classes of task 1, task 2, ... t."""
+    rows = (results.get("matrix") or {}).get(metric) or []
+    return [[None if value is None else float(value) for value in row] for row in rows]
+
+
+def old_and_new(results: Results, metric: str, index: int = -1) -> tuple[float | None, float | None]:
+    """Accuracy on the classes of all earlier tasks and on those of the newest one. `index` counts tasks from 0; -1: the last.
+
+    Old groups are averaged with their number of classes as weights.
+    """
+    matrix = group_matrix(results, metric)
+    if not -len(matrix) <= index < len(matrix) or not matrix[index]:
+        return None, None
+    *old, new = matrix[index]
+    known = [(value, size) for value, size in zip(old, group_sizes(results), strict=False) if value is not None and size]
+    weight = sum(size for _, size in known)
+    return (sum(value * size for value, size in known) / weight if weight else None), new
+
+
+def show(value: Cell, digits: int = 1) -> str:
+    """A number for people: a dash where nothing was measured, a true minus sign."""
+    if value is None:
+        return MISSING
+    return f"{value:.{digits}f}".replace("-", "−") if isinstance(value, float) else str(value)
+
+
+def to_html(table: Table, caption: str = "", digits: int = 2) -> Markup:
+    body = [
+        tag("tr", tag("th", show(row[0], digits), scope="row"), [tag("td", show(cell, digits)) for cell in row[1:]])
+        for row in table.rows
+    ]
+    title = tag("caption", caption) if caption else None
+    return tag("div", tag("table", title, tag("thead", _html_header(table)), tag("tbody", body)), class_="scroll", tabindex="0")
+
+
+def _html_header(table: Table) -> list[Markup]:
+    """Names in one row, and below them the parts of those that have any."""
+    if not any(part for _, part in table.columns):
+        return [tag("tr", [tag("th", name, scope="col") for name in table.header])]
+    upper: list[Markup] = []
+    for name, group in groupby(table.columns, key=lambda column: column[0]):
+        parts = [part for _, part in group]
+        upper.append(tag("th", name, scope="colgroup", colspan=len(parts)) if parts[0] else tag("th", name, scope="col", rowspan=2))
+    return [tag("tr", upper), tag("tr", [tag("th", part, scope="col") for _, part in table.columns if part])]
+
+
+def to_rich(table: Table, title: str | None = None, digits: int = 1) -> rich.table.Table:
+    from rich.text import Text  # as Text, a class name in square brackets is not taken for a style
+
+    drawn = rich.table.Table(title=title)
+    for i, name in enumerate(table.header):
+        drawn.add_column(Text(name), justify="right" if i else "left")
+    for row in table.rows:
+        drawn.add_row(*(Text(show(cell, digits)) for cell in row))
+    return drawn
+
+
+def to_markdown(table: Table, digits: int = 2) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    rule = "|" + "|".join(["---", *["---:"] * (len(table.header) - 1)]) + "|"
+    rows = [line([show(cell, digits) for cell in row]) for row in table.rows]
+    return "\n".join([line(table.header), rule, *rows]) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """Full precision, and empty where nothing was measured."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerows([table.header, *table.rows])
+    return buffer.getvalue()

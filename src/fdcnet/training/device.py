@@ -1,0 +1,33 @@
+"""Where a run computes, and in which precision."""
+
+import os
+
+import torch
+
+from fdcnet.errors import UserError
+
+
+def find_device(name: str) -> torch.device:
+    """`auto`: a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"There is no device '{name}'.", "Choose auto, cpu, cuda or cuda:N.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("A GPU was asked for, but PyTorch sees none.", "Use --device cpu, or see 'fdcnet doctor'.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"There is no GPU '{name}'.", f"PyTorch sees {torch.cuda.device_count()}, counted from cuda:0.")
+    return device
+
+
+def autocast_for(device: torch.device, precision: str) -> torch.autocast:
+    bf16 = precision == "bf16" or (precision == "auto" and device.type == "cuda")
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16)
+
+
+def describe(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU ({torch.get_num_threads()} of {os.cpu_count()} threads)"

@@ -1,0 +1,30 @@
+"""What a training run tells whoever watches: the command line draws bars from it, a test records it, nobody else cares."""
+
+from typing import Any
+
+from fdcnet.data.records import Task
+from fdcnet.training.loop import Epoch
+
+
+class Listener:
+    """Hears everything and says nothing; override what you want to show."""
+
+    def note(self, text: str) -> None:
+        """Something a person should know, once."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Decoding or evaluating: `done` of `total` photos."""
+
+    def task_started(self, task: Task, num_tasks: int) -> None: ...
+
+    def phase_started(self, name: str, first_epoch: int, epochs: int, num_images: int) -> None:
+        """`num_images` will be seen in each epoch."""
+
+    def step(self, num_images: int) -> None: ...
+
+    def epoch_ended(self, epoch: Epoch) -> None: ...
+
+    def phase_ended(self) -> None: ...
+
+    def task_ended(self, task: Task, summary: dict[str, Any]) -> None:
+        """`summary`: the task's metrics under the first protocol."""

@@ -1,0 +1,96 @@
+"""One phase: epochs of steps that sum a method's named losses, with the guard against losses that are no numbers."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fdcnet.data.records import Batch
+from fdcnet.methods.base import Losses, Phase
+from fdcnet.training import optim
+
+GUARD_EVERY = 25  # steps between looks at the losses: each look waits for the GPU
+
+
+class Diverged(RuntimeError):
+    """Some loss is no longer a finite number."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch was like."""
+
+    number: int  # 1-based
+    losses: dict[str, float]
+    lr: float
+    images_per_second: float
+
+
+def run_phase(
+    phase: Phase,
+    epoch_batches: Callable[[int], Iterable[Batch]],
+    steps_per_epoch: int,
+    autocast: torch.autocast,
+    optimizer: torch.optim.Optimizer,
+    first_epoch: int = 1,
+    on_step: Callable[[int], None] = lambda num_images: None,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+) -> None:
+    """Run epochs `first_epoch` to the last. `epoch_batches(n)` must depend on n alone, so that a resumed run is exact."""
+    total_steps = phase.epochs * steps_per_epoch
+    for module in phase.training:
+        module.train()
+    for number in range(first_epoch, phase.epochs + 1):
+        started, num_images, sums = time.perf_counter(), 0, Sums()
+        for step, batch in enumerate(epoch_batches(number)):
+            lr = optim.rate(((number - 1) * steps_per_epoch + step) / total_steps, phase.optim)
+            optim.set_rate(optimizer, lr)
+            with autocast:
+                losses = phase.losses(batch)
+                total = torch.stack(list(losses.values())).sum()
+            optimizer.zero_grad(set_to_none=True)
+            total.backward()
+            if phase.optim.clip_norm:
+                torch.nn.utils.clip_grad_norm_(phase.parameters.values(), phase.optim.clip_norm)
+            optimizer.step()
+            sums.add(losses)
+            if step % GUARD_EVERY == 0:
+                sums.check(phase, number, step)
+            num_images += len(batch.labels)
+            on_step(len(batch.labels))
+        sums.check(phase, number, steps_per_epoch)
+        seconds = time.perf_counter() - started
+        on_epoch(Epoch(number, sums.means(), lr, num_images / seconds))
+    for module in phase.training:
+        module.eval()
+
+
+class Sums:
+    """Running sums of the named losses, kept on the device until somebody looks."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.values: Tensor | None = None
+        self.count = 0
+
+    def add(self, losses: Losses) -> None:
+        values = torch.stack([value.detach().float() for value in losses.values()])
+        self.names = list(losses)
+        self.values = values if self.values is None else self.values + values
+        self.count += 1
+
+    def means(self) -> dict[str, float]:
+        assert self.values is not None
+        return dict(zip(self.names, (self.values / self.count).tolist(), strict=True))
+
+    def check(self, phase: Phase, epoch: int, step: int) -> None:
+        means = self.means()
+        if any(value != value or abs(value) == float("inf") for value in means.values()):
+            terms = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
+            raise Diverged(
+                f"The loss is no finite number any more (phase {phase.name}, epoch {epoch}, step {step}: {terms}).\n"
+                "Lower the learning rate (--set train.optim.lr=...) or set train.optim.clip_norm=5, "
+                "then go on from the last checkpoint with --resume."
+            )

@@ -1,0 +1,60 @@
+"""Where tests find the shared data and weights (a skip says why when they are absent), and a run of seconds."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fdcnet import config
+from fdcnet.config import Config
+from fdcnet.data.records import Dataset
+from fdcnet.data.synthetic import make_synthetic
+
+SETTINGS = (
+    "data.base_classes=2",
+    "data.step_classes=2",
+    "data.size=40",
+    "data.crop=32",
+    "model.backbone=tiny",
+    "model.weights=none",
+    "model.head_width=16",
+    "model.score_relu=false",
+    "train.base_epochs=2",
+    "train.step_epochs=2",
+    "train.batch_size=4",
+    "train.optim.lr=0.003",
+    "train.checkpoint_minutes=0",
+    "memory.budget=9",
+    "device=cpu",
+    "protocols=[{map: class, crops: 2}, {map: topk-mean, crops: 1}]",
+)
+
+
+def _folder(variable: str) -> Path:
+    value = os.environ.get(variable)
+    if not value or not Path(value).is_dir():
+        pytest.skip(f"{variable} does not name a folder: real data and weights are not part of the repository")
+    return Path(value).resolve()
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    return _folder("FDCNET_DATA")
+
+
+@pytest.fixture(scope="session")
+def shared_weights() -> Path:
+    return _folder("FDCNET_WEIGHTS")
+
+
+@pytest.fixture
+def small_dataset(tmp_path: Path) -> Dataset:
+    """Four generated classes with six training photos each."""
+    return make_synthetic(tmp_path / "photos", num_classes=4, train_per_class=6, test_per_class=2, size=40)
+
+
+@pytest.fixture
+def small_config() -> Callable[..., Config]:
+    """The smallest real run: the tiny backbone, two tasks of two classes, two epochs each."""
+    return lambda method, *overrides: config.load(None, [*SETTINGS, *overrides], method=method)

@@ -1,0 +1,166 @@
+"""What every method must do. One that must differ declares it (`one_task`, `uses_memory`) and is tested as declared."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fdcnet.bundle import load_bundle
+from fdcnet.config import Config
+from fdcnet.data.records import Dataset, Task
+from fdcnet.data.stream import make_stream
+from fdcnet.memory import ExemplarMemory
+from fdcnet.methods import all_methods, find_method
+from fdcnet.methods.base import State
+from fdcnet.models.network import new_network
+from fdcnet.training.learner import train
+from fdcnet.training.listener import Listener
+from fdcnet.training.loop import Epoch
+
+Make = Callable[..., Config]
+METHODS = sorted(all_methods())
+INCREMENTAL = [name for name in METHODS if not find_method(name).one_task]
+
+
+def tensors(run: Path) -> dict[str, torch.Tensor]:
+    return load_bundle(run / "model").network.state_dict()
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_is_recorded_and_its_model_loads_again(name: str, small_dataset: Dataset, tmp_path: Path, small_config: Make) -> None:
+    results = train(small_config(name), small_dataset, tmp_path / "run")
+    num_tasks = 1 if find_method(name).one_task else 2
+    assert [task["num_classes"] for task in results["tasks"]] == [2, 4][-num_tasks:]
+    assert json.loads((tmp_path / "run" / "results.json").read_text()) == results
+    second = json.loads((tmp_path / "run" / "results-topk-mean.json").read_text())
+    assert second["protocol"]["map"] == "topk-mean"
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    main = [line for line in lines if line["phase"] == "main" and line["task"] == num_tasks]
+    assert [line["epoch"] for line in main] == [1, 2]
+    assert {"cls", "cls_fg", "bas", "area"} <= main[0]["losses"].keys()
+
+    state = load_bundle(tmp_path / "run" / "model")
+    assert state.classes == list(small_dataset.classes)
+    again = load_bundle(tmp_path / "run" / "model")
+    images = torch.randn(2, 3, 32, 32)
+    method = find_method(name)()
+    assert torch.equal(method.outputs(state, images).scores, method.outputs(again, images).scores)
+    assert method.outputs(state, images).scores.shape == (2, 4)
+    assert method.outputs(state, images).masks.shape == (2, 4, 8, 8)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_seed_decides_the_result(name: str, small_dataset: Dataset, tmp_path: Path, small_config: Make) -> None:
+    for run, seed in (("a", 1), ("b", 1), ("c", 2)):
+        torch.manual_seed(hash(run))  # whatever went on before must not matter
+        train(small_config(name, f"seed={seed}"), small_dataset, tmp_path / run)
+    assert same(tensors(tmp_path / "a"), tensors(tmp_path / "b"))
+    assert not same(tensors(tmp_path / "a"), tensors(tmp_path / "c"))
+
+
+class Killed(Exception):
+    pass
+
+
+class KillAt(Listener):
+    """Dies after so many epochs, in the middle of everything."""
+
+    def __init__(self, epochs: int) -> None:
+        self.left = epochs
+
+    def epoch_ended(self, epoch: Epoch) -> None:
+        self.left -= 1
+
+    def step(self, num_images: int) -> None:
+        if self.left == 0:
+            raise Killed
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_killed_run_goes_on_exactly(name: str, epochs: int, small_dataset: Dataset, tmp_path: Path, small_config: Make) -> None:
+    if epochs > 2 and find_method(name).one_task:
+        epochs = 1
+    whole = train(small_config(name), small_dataset, tmp_path / "whole")
+    with pytest.raises(Killed):
+        train(small_config(name), small_dataset, tmp_path / "killed", listener=KillAt(epochs))
+    resumed = train(small_config(name), small_dataset, tmp_path / "killed", resume=True)
+    assert same(tensors(tmp_path / "whole"), tensors(tmp_path / "killed"))
+    assert resumed == whole
+
+    def losses(run: str) -> list[Any]:
+        lines = (tmp_path / run / "metrics.jsonl").read_text().splitlines()
+        return [(line["task"], line["phase"], line["epoch"], line["losses"]) for line in map(json.loads, lines)]
+
+    assert losses("whole") == losses("killed")
+
+
+class RemoveOldPhotos(Listener):
+    """When the second task starts, the first one's training photos are gone."""
+
+    def __init__(self, first: Task) -> None:
+        self.first = first
+
+    def task_started(self, task: Task, num_tasks: int) -> None:
+        if task.number == 2:
+            for record in self.first.train:
+                record.path.unlink()
+
+
+@pytest.mark.parametrize("name", INCREMENTAL)
+def test_old_photos_are_never_opened_again(name: str, small_dataset: Dataset, tmp_path: Path, small_config: Make) -> None:
+    first = make_stream(small_dataset, 2, 2)[0]
+    results = train(small_config(name), small_dataset, tmp_path / "run", listener=RemoveOldPhotos(first))
+    assert len(results["tasks"]) == 2
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_memory_keeps_its_budget_and_its_best(name: str, small_dataset: Dataset, tmp_path: Path, small_config: Make) -> None:
+    train(small_config(name), small_dataset, tmp_path / "run", listener=(snapshot := Snapshot(tmp_path / "run")))
+    memory = load_bundle(tmp_path / "run" / "model").memory
+    if not find_method(name).uses_memory:
+        assert len(memory) == 0
+        return
+    assert len(memory) == 4 * (9 // 4)
+    assert len(snapshot.memories[0]) == 2 * (9 // 2)
+    for label in range(2):
+        longer, shorter = snapshot.memories[0].names[label], memory.names[label]
+        assert shorter == longer[: len(shorter)]
+        assert torch.equal(memory.pixels[label], snapshot.memories[0].pixels[label][: len(shorter)])
+
+
+class Snapshot(Listener):
+    """The memory after each task."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.memories: list[ExemplarMemory] = []
+
+    def task_ended(self, task: Task, summary: dict[str, Any]) -> None:
+        self.memories.append(load_bundle(self.run / "model").memory)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_heads_grow_and_old_outputs_stay(name: str, small_dataset: Dataset, small_config: Make) -> None:
+    config = small_config(name)
+    state = State(config, new_network(config.model, 0), ExemplarMemory(9))
+    method = find_method(name)()
+    first, second = make_stream(small_dataset, 2, 2)
+    method.begin_task(state, first)
+    assert state.network.num_classes == 2
+    state.network.eval()
+    images = torch.randn(2, 3, 32, 32)
+    before = state.network(images)
+    method.end_task(state, first)
+    method.begin_task(state, second)
+    after = state.network(images)
+    assert after.scores.shape == (2, 4)
+    torch.testing.assert_close(after.class_map[:, :2], before.class_map)
+    torch.testing.assert_close(after.loc_map[:, :2], before.loc_map)

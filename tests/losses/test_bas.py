@@ -1,0 +1,53 @@
+"""Equations 1 to 6 against numbers worked out by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import tensor
+
+from fdcnet.losses import bas
+
+
+def test_classification_is_the_negative_log_probability() -> None:
+    scores = tensor([[math.log(3.0), 0.0], [0.0, 0.0]])  # probabilities 3/4, 1/4 and 1/2, 1/2
+    assert bas.classification(scores, tensor([0, 1])).item() == pytest.approx((-math.log(0.75) - math.log(0.5)) / 2)
+
+
+def test_foreground_classification_pools_the_mask_and_weighs_every_class_with_it() -> None:
+    activation = tensor([[[[4.0, 0.0], [0.0, 0.0]], [[0.0, 8.0], [0.0, 0.0]]]])  # (1, 2, 2, 2)
+    masks = torch.zeros(1, 1, 4, 4)
+    masks[..., :2, :2] = 1  # pools to 1 at the first place only, so the pooled scores are 4/4 and 0
+    expected = -math.log(math.e / (math.e + 1))
+    assert bas.foreground_classification(activation, masks, tensor([0])).item() == pytest.approx(expected)
+
+
+def test_background_suppression_is_the_mean_ratio() -> None:
+    loss = bas.background_suppression(tensor([1.0, 3.0]), tensor([4.0, 4.0]))
+    assert loss.item() == pytest.approx((0.25 + 0.75) / 2)
+
+
+def test_background_suppression_holds_the_denominator_and_large_ratios_constant() -> None:
+    background = tensor([1.0, 5.0], requires_grad=True)
+    image = tensor([4.0, 4.0], requires_grad=True)
+    bas.background_suppression(background, image).backward()
+    assert background.grad is not None
+    assert background.grad.tolist() == pytest.approx([0.25 / 2, 0.0])
+    assert image.grad is None or image.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize(("background", "image"), [(-1.0, 2.0), (1.0, -2.0), (-1.0, -2.0), (0.0, 0.0)])
+def test_scores_below_zero_count_as_none(background: float, image: float) -> None:
+    value = bas.background_suppression(tensor([background]), tensor([image]))
+    assert value.item() == 0
+
+
+def test_class_score_pools_the_map_of_each_samples_class() -> None:
+    score_map = torch.arange(16.0).reshape(2, 2, 2, 2)  # channel means 1.5, 5.5, 9.5, 13.5
+    assert bas.class_score(score_map, tensor([1, 0])).tolist() == [5.5, 9.5]
+
+
+def test_area_is_the_covered_share() -> None:
+    masks = torch.zeros(2, 1, 2, 2)
+    masks[0, 0, 0, 0] = 1
+    assert bas.area(masks).item() == pytest.approx(1 / 8)

@@ -1,0 +1,96 @@
+import pytest
+import torch
+
+from fdcnet.config import ModelConfig
+from fdcnet.models.network import LocalizationNetwork, empty_network, new_network
+
+
+def make(**settings: object) -> LocalizationNetwork:
+    settings = {"backbone": "tiny", "weights": "none", "head_width": 16, "score_relu": False} | settings
+    network = new_network(ModelConfig(**settings), seed=0)  # type: ignore[arg-type]
+    network.grow(4)
+    return network
+
+
+def test_the_background_score_is_that_of_the_erased_features() -> None:
+    network = make().eval()
+    images, labels = torch.randn(2, 3, 96, 96), torch.tensor([1, 3])
+    outputs = network(images, labels)
+    nothing_erased = network.background_score(outputs.features, torch.zeros_like(outputs.masks), labels)
+    torch.testing.assert_close(nothing_erased, outputs.scores[torch.arange(2), labels], atol=1e-5, rtol=1e-5)
+    half = torch.full_like(outputs.masks, 0.5)
+    expected = network.classifier.score_of(outputs.features * 0.5, labels)
+    torch.testing.assert_close(network.background_score(outputs.features, half, labels), expected)
+
+
+def test_the_background_score_moves_the_mask_alone() -> None:
+    network = make().train()
+    outputs = network(torch.randn(2, 3, 96, 96))
+    masks = torch.rand(2, 1, 24, 24, requires_grad=True)
+    features = outputs.features.detach().requires_grad_()
+    statistics = {name: value.clone() for name, value in network.named_buffers()}
+    network.background_score(features, masks, torch.tensor([0, 2])).sum().backward()
+    assert masks.grad is not None
+    assert masks.grad.abs().sum() > 0
+    assert features.grad is None
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert all(torch.equal(value, statistics[name]) for name, value in network.named_buffers())
+
+
+def test_erased_batches_are_normalised_by_their_own_statistics() -> None:
+    network = make().train()
+    features = network(torch.randn(4, 3, 96, 96)).features
+    masks, labels = torch.full((4, 1, 24, 24), 0.5), torch.zeros(4, dtype=torch.int64)
+    in_training = network.background_score(features, masks, labels)
+    network.eval()
+    assert not torch.allclose(in_training, network.background_score(features, masks, labels))
+
+
+@pytest.mark.parametrize("classifier", ["linear", "cosine"])
+def test_growing_keeps_the_outputs_for_old_classes(classifier: str) -> None:
+    network = make(classifier=classifier).eval()
+    images = torch.randn(2, 3, 96, 96)
+    before = network(images)
+    network.grow(3)
+    after = network(images)
+    assert torch.equal(before.class_map, after.class_map[:, :4])
+    torch.testing.assert_close(before.loc_map, after.loc_map[:, :4])
+    assert after.scores.shape == (2, 7)
+
+
+def test_score_relu_leaves_no_negative_score() -> None:
+    images = torch.randn(2, 3, 96, 96)
+    assert make(score_relu=False).eval()(images).class_map.min() < 0
+    assert make(score_relu=True).eval()(images).class_map.min() == 0
+
+
+def test_a_frozen_copy_does_not_follow() -> None:
+    network = make().eval()
+    copy = network.frozen_copy()
+    images = torch.randn(1, 3, 96, 96)
+    before = copy(images).scores
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(1.0)
+    assert torch.equal(copy(images).scores, before)
+    assert not any(parameter.requires_grad for parameter in copy.parameters())
+
+
+def test_the_same_seed_gives_the_same_network_and_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    config = ModelConfig(backbone="tiny", weights="none", head_width=16)
+    first, second, other = (new_network(config, seed) for seed in (3, 3, 4))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    pairs = list(zip(first.parameters(), second.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert not all(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
+
+
+def test_an_empty_network_takes_the_state_of_a_grown_one() -> None:
+    network = make(common_foreground=True)
+    config = ModelConfig(backbone="tiny", weights="none", head_width=16, score_relu=False, common_foreground=True)
+    twin = empty_network(config, network.lineage.name, 4)
+    twin.load_state_dict(network.state_dict())
+    images = torch.randn(1, 3, 96, 96)
+    assert torch.equal(network.eval()(images).scores, twin.eval()(images).scores)

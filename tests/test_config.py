@@ -1,0 +1,77 @@
+from pathlib import Path
+
+import pytest
+
+from fdcnet import config
+from fdcnet.config import Config, Protocol
+from fdcnet.errors import UserError
+
+
+def test_flags_beat_overrides_beat_the_recipe_beats_the_defaults(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("seed: 1\ntrain: {batch_size: 8, base_epochs: 9}\nmemory: {budget: 7}\n")
+    loaded = config.load(recipe, ["train.batch_size=16", "seed=2"], seed=3, train__optim__lr=0.5, method=None)
+    assert (loaded.seed, loaded.train.batch_size, loaded.train.base_epochs) == (3, 16, 9)
+    assert (loaded.memory.budget, loaded.train.optim.lr, loaded.method) == (7, 0.5, Config().method)
+
+
+def test_yaml_round_trip(tmp_path: Path) -> None:
+    loaded = config.load(None, ["protocols=[{map: topk-mean}, {threshold: 0.3}]", "train.optim.decay_at=[0.5, 0.75]"])
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(config.to_yaml(loaded))
+    assert config.load(recipe) == loaded
+
+
+def test_an_entry_of_a_list_can_be_addressed() -> None:
+    loaded = config.load(None, ["protocols.0.threshold=0.3", "protocols.1.map=topk-mean"])
+    assert loaded.protocols == (Protocol(threshold=0.3), Protocol(map="topk-mean"))
+
+
+@pytest.mark.parametrize("text", ["1e-3", "0.001", "1.0e-3"])
+def test_numbers_are_read_as_people_write_them(text: str) -> None:
+    assert config.load(None, [f"train.optim.lr={text}"]).train.optim.lr == 0.001
+
+
+@pytest.mark.parametrize(
+    ("override", "problem", "remedy"),
+    [
+        ("train.batchsize=3", "no setting 'train.batchsize'", "'train.batch_size'"),
+        ("metod=joint", "no setting 'metod'", "'method'"),
+        ("zzz=1", "no setting 'zzz'", "Known keys: method"),
+        ("train.batch_size=x", "must be a whole number", "train.batch_size=10"),
+        ("train.batch_size=1.5", "must be a whole number", "train.batch_size=10"),
+        ("train.batch_size=true", "must be a whole number", "train.batch_size=10"),
+        ("model.dilate=1", "true or false", "model.dilate=true"),
+        ("model.classifier=cos", "cannot be 'cos'", "linear, cosine"),
+        ("train=3", "a group of settings", "train.base_epochs"),
+        ("seed.x=3", "must be a whole number", "seed"),
+        ("train.optim.decay_at=0.5", "must be a list", "[...]"),
+        ("protocols.0.crops=3", "cannot be 3", "1, 2, 10"),
+        ("seed", "has no '='", "--set train.batch_size=32"),
+    ],
+)
+def test_mistakes_are_named_with_their_remedy(override: str, problem: str, remedy: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.load(None, [override])
+    assert problem in caught.value.problem
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [", "just text"])
+def test_a_broken_recipe_is_refused(tmp_path: Path, text: str) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(text)
+    with pytest.raises(UserError):
+        config.load(recipe)
+
+
+def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no recipe"):
+        config.load(tmp_path / "none.yaml")
+
+
+def test_every_recipe_of_the_project_loads() -> None:
+    recipes = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
+    assert recipes
+    for recipe in recipes:
+        config.load(recipe)
