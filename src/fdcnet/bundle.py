@@ -44,7 +44,7 @@ def save_bundle(state: State, path: Path) -> None:
     _swap(new, path)
 
 
-def load_bundle(path: Path, device: torch.device | str = "cpu") -> State:
+def load_bundle(path: Path) -> State:
     """Everything the next task needs, from the bundle alone."""
     description = read_description(path)
     config = from_dict(Config, description["config"])
@@ -56,7 +56,7 @@ def load_bundle(path: Path, device: torch.device | str = "cpu") -> State:
     memory = _read_memory(_found(path) / "memory", config.memory.budget)
     return State(
         config=config,
-        network=network.to(device).eval(),
+        network=network.eval(),
         memory=memory,
         classes=[entry["name"] for entry in description["classes"]],
         task_sizes=description["task_sizes"],

@@ -1,9 +1,9 @@
 """The record of a run on disk: what was asked, what happened each epoch, what came out. Readable without this package.
 
-    run.json                  command, resolved settings, commit, versions, device, data, class order, seed
-    metrics.jsonl             a line per epoch
-    results.json              and results-<map>.json for each further protocol
-    examples/task-1.json ...  a few test photos after each task, with their maps beside
+- run.json: command, resolved settings, commit, versions, device, data, class order, seed
+- metrics.jsonl: a line per epoch
+- results.json, and results-<map>.json for each further protocol
+- examples/task-1.json ...: a few test photos after each task, with their maps beside
 """
 
 import hashlib
@@ -47,7 +47,8 @@ class RunRecord:
         if record.exists():
             if not resume:
                 state = "an unfinished" if record.run().get("finished") is None else "a finished"
-                raise UserError(f"{run_dir} already holds {state} run.", "Choose another folder, or pass resume to continue it.")
+                remedy = "Choose another folder, or pass resume to continue it."
+                raise UserError(f"{run_dir} already holds {state} run.", remedy)
             record._note_resume(facts)
             return record
         if record.folder.exists() and not record.folder.is_dir():
@@ -65,7 +66,8 @@ class RunRecord:
             raise UserError(f"{run_dir} is not a run: it has no run.json.", "Name the folder that training wrote.")
         schema = record.run().get("schema")
         if schema != SCHEMA:
-            raise UserError(f"{run_dir} has record schema {schema!r}; this version reads {SCHEMA}.", "Use the version that wrote it.")
+            problem = f"{run_dir} has record schema {schema!r}; this version reads {SCHEMA}."
+            raise UserError(problem, "Use the version of fdcnet that wrote it.")
         return record
 
     def exists(self) -> bool:
@@ -127,7 +129,7 @@ class RunRecord:
     def _note_resume(self, facts: Mapping[str, Any]) -> None:
         """The first start stays on record; what a later one did differently stands beside it."""
         note = {"time": now(), **{key: facts[key] for key in ("command", "commit", "device") if key in facts}}
-        self.write_run(finished=None, resumed=[*self.run().get("resumed", []), note])
+        self.write_run(resumed=[*self.run().get("resumed", []), note])
 
 
 def truncate_metrics(run_dir: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
@@ -185,7 +187,7 @@ def read_json(path: Path) -> Any:
 def read_mapping(path: Path) -> dict[str, Any]:
     value = read_json(path)
     if not isinstance(value, dict):
-        raise UserError(f"{path} holds a {type(value).__name__}, not an object.", "Restore the file, or repeat the run.")
+        raise UserError(f"{path} does not hold a JSON object.", "Restore the file, or repeat the run.")
     return value
 
 

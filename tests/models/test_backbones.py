@@ -1,6 +1,7 @@
 """Shapes, padding and the cut: what dilation promises is checked against the network with its stock strides."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 import torch
@@ -98,10 +99,10 @@ def test_average_pool_leaves_padding_out_only_in_the_tensorflow_lineage() -> Non
         torch.testing.assert_close(leaving_out, ones)
 
 
-def _restride(unit: ConvUnit, lineage: Lineage, stride: int = 2) -> ConvUnit:
+def _restride(unit: ConvUnit, lineage: Lineage, padding: Literal["tf"] | None = None) -> ConvUnit:
     conv = unit.conv
     size = (conv.kernel_size[0], conv.kernel_size[1])
-    new = ConvUnit(conv.in_channels, conv.out_channels, size, lineage, stride=stride, groups=conv.groups)
+    new = ConvUnit(conv.in_channels, conv.out_channels, size, lineage, stride=2, groups=conv.groups, padding=padding)
     new.load_state_dict(unit.state_dict())
     return new.eval()
 
@@ -122,14 +123,26 @@ def _stock_resnet(backbone: Backbone) -> None:
         layer[0].conv2.stride = layer[0].downsample[0].stride = (2, 2)
 
 
+def _stock_inception(backbone: Backbone) -> None:
+    """The stock reductions do not pad at all; one cell at the right and bottom keeps the grids equally large."""
+    for mixed, names in (
+        (backbone.shared.level3.Mixed_6a, ("branch3x3", "branch3x3dbl_3")),
+        (backbone.tail.Mixed_7a, ("branch3x3_2", "branch7x7x3_4")),
+    ):
+        for name in names:
+            setattr(mixed, name, _restride(getattr(mixed, name), backbone.lineage, "tf"))
+        mixed.pool = nn.Sequential(nn.ConstantPad2d((0, 1, 0, 1), -torch.inf), nn.MaxPool2d(3, 2))
+
+
 STOCK: dict[str, Callable[[Backbone], None]] = {
     "mobilenet_v1": _stock_mobilenet,
     "efficientnet_lite0": _stock_lite,
+    "inception_v3": _stock_inception,
     "resnet50": _stock_resnet,
 }
 
 
-def _twins(name: str, lineage: str | None) -> tuple[Backbone, Backbone, Backbone]:
+def _twins(name: str, lineage: str) -> tuple[Backbone, Backbone, Backbone]:
     """Dilated, cut without dilation, and with stock strides; all with the same weights."""
     torch.manual_seed(0)
     dilated = build_backbone(name, lineage).eval()
@@ -142,16 +155,25 @@ def _twins(name: str, lineage: str | None) -> tuple[Backbone, Backbone, Backbone
     if name == "resnet50":
         for other in (dilated, plain):
             other.tail.pool = nn.MaxPool2d(1, 2)  # the 2x2 maximum also sees cells that the stock network has not
+    if name == "inception_v3":
+        dilated.tail.Mixed_7a.pool = Pool("max", dilated.lineage, stride=2, dilation=2)  # likewise
     STOCK[name](stock)
     return dilated, plain, stock
 
 
 @pytest.mark.parametrize(
     ("name", "lineage", "first"),  # the stock network's cells in ours: where its padding is lopsided, the odd ones
-    [("mobilenet_v1", "tf", 1), ("mobilenet_v1", "timm", 0), ("efficientnet_lite0", None, 1), ("resnet50", None, 0)],
+    [
+        ("mobilenet_v1", "tf", 1),
+        ("mobilenet_v1", "timm", 0),
+        ("efficientnet_lite0", "tf", 1),
+        ("inception_v3", "tf", 1),
+        ("inception_v3", "torchvision", 1),
+        ("resnet50", "torchvision", 0),
+    ],
 )
 @torch.no_grad()
-def test_dilated_cut_repeats_the_stock_network_on_its_cells(name: str, lineage: str | None, first: int) -> None:
+def test_dilated_cut_repeats_the_stock_network_on_its_cells(name: str, lineage: str, first: int) -> None:
     dilated, plain, stock = _twins(name, lineage)
     images = torch.randn(1, 3, 128, 128)
     features, tail_features = dilated(images)
@@ -221,3 +243,14 @@ def test_tiny_learns_from_scratch() -> None:
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.1
+
+
+@pytest.mark.parametrize("name", ["inception_v3", "resnet50", "vgg16", "tiny"])
+def test_each_cell_of_the_features_counts(name: str) -> None:
+    """Else the mask that erases F would be felt at some cells only."""
+    torch.manual_seed(0)
+    backbone = build_backbone(name).eval()
+    features = torch.rand(1, backbone.shared_channels, 8, 8, requires_grad=True)
+    backbone.tail(features).square().sum().backward()
+    assert features.grad is not None
+    assert (features.grad.abs().sum(1) > 0).all()

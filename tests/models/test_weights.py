@@ -335,6 +335,8 @@ def _check_statistics(backbone: Backbone, shared_data: Path) -> None:
     photos = _photos(shared_data)
     assert backbone.lineage.name == "tf"
     mean, std = (torch.tensor(values)[:, None, None] for values in (backbone.lineage.mean, backbone.lineage.std))
-    distances = _surprise(backbone, (photos - mean) / std)
-    assert max(distances) < 0.45
+    distances = _surprise(
+        backbone.shared, (photos - mean) / std
+    )  # a tail may deviate: some pools are not the stock ones
+    assert max(distances) < 0.4
     assert _surprise(backbone.shared.level1, photos / std)[0] > 2 * distances[0]

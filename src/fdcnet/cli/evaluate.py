@@ -50,7 +50,7 @@ def evaluate(
     protocol = settings.from_dict(settings.Protocol, protocol_values | changes, "protocol.")
     run_config = replace(state.config, device=device or "auto")
     runtime = Runtime.of(run_config, cache or default_cache_dir(), watcher())
-    state.network.to(runtime.device)
+    runtime.place(state.network)
 
     source = replace(state.config.data, path=data, format="auto") if data else state.config.data
     dataset = open_dataset(source)

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from fdcnet.cli.console import console, print_rows
+from fdcnet.cli.console import console
+from fdcnet.record import RunRecord
 from fdcnet.report.page import write_report
-from fdcnet.report.tables import results_table
+from fdcnet.report.tables import summary_table, to_rich
 
 
 def report(
@@ -16,6 +17,6 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about runs: curves, overlays, tables, and how they were made."""
     page = write_report(runs, out or runs[0] / "report.html")
-    header, rows = results_table(runs)
-    print_rows("Results", header, rows)
+    results = {run.name: RunRecord.open(run).results().get("results", {}) for run in runs}
+    console.print(to_rich(summary_table(results)))
     console.print(f"Report: {page}", markup=False)

@@ -15,7 +15,8 @@ def foreground_classification(activation_map: Tensor, masks: Tensor, labels: Ten
 
     (B, K, H2, W2), (B, 1, H1, W1), (B,) -> scalar
     """
-    small = F.adaptive_avg_pool2d(masks, activation_map.shape[2:])
+    height, width = activation_map.shape[2:]
+    small = F.adaptive_avg_pool2d(masks, (height, width))
     return F.cross_entropy((activation_map.float() * small).mean((2, 3)), labels)
 
 

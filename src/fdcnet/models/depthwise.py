@@ -21,10 +21,12 @@ except ImportError:  # a CPU build of torch comes without it
 Padding = tuple[int, int, int, int]  # top, bottom, left, right
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-TILES = ((2, 64), (4, 32), (8, 16), (16, 8))  # 128 pixels: with 64 channels and 8 warps, 32 sums for each thread
-STRIP = 16  # columns of a weight gradient program: with 64 channels and 4 warps, 8 sums per tap for each thread
+TILES = ((2, 64), (4, 32), (8, 16), (16, 8))  # rows and columns of outputs and input gradients for one program
+GATHER_WARPS = 8  # with 64 channels, 32 sums for each thread
+STRIP, ROWS = 16, 14  # columns and rows of a weight gradient program: 1000 programs for 256 channels, 28x28, batch 64
+STRIP_WARPS = 4  # with 64 channels, 8 sums per tap for each thread
+STRIP_REGISTERS = 128  # so that four programs fit on a multiprocessor
 UNROLL = 2
-MANY_PROGRAMS = 2048  # several for each of the GPU's places, so that the last ones do not leave it idle
 
 
 def depthwise_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Padding, dilation: int) -> Tensor:
@@ -32,28 +34,31 @@ def depthwise_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Padding, d
 
     `padding` is top, bottom, left, right. Autocast applies as in F.conv2d, but the weight gradient stays in float32.
     """
-    autocast = torch.is_autocast_enabled(x.device.type)
-    dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
-    if _triton_can(x, weight, dtype, autocast):
-        return DepthwiseConv.apply(x.to(dtype), weight, stride, padding, dilation)
+    if _triton_can(x, weight):
+        return DepthwiseConv.apply(x.to(_compute_dtype(x)), weight, stride, padding, dilation)
     top, bottom, left, right = padding
     if (top, left) != (bottom, right):
         x, top, left = F.pad(x, (left, right, top, bottom)), 0, 0
     return F.conv2d(x, weight, None, stride, (top, left), dilation, groups=x.shape[1])
 
 
-def _triton_can(x: Tensor, weight: Tensor, dtype: torch.dtype, autocast: bool) -> bool:
+def _triton_can(x: Tensor, weight: Tensor) -> bool:
     return (
         triton is not None
         and x.is_cuda
         and weight.device == x.device
-        and dtype in DTYPES
-        and (autocast or weight.dtype == x.dtype)
+        and x.dtype in DTYPES
+        and weight.dtype in DTYPES
+        and (weight.dtype == x.dtype or torch.is_autocast_enabled("cuda"))
         and weight.shape == (x.shape[1], 1, 3, 3)
         and x.is_contiguous(memory_format=torch.channels_last)
         and 0 < x.shape[0] < 2**16  # the last axis of a grid
-        and 0 < x[0].numel() < 2**30  # offsets inside an image are 32 bit
+        and 0 < x.numel() // x.shape[0] < 2**30  # offsets inside an image are 32 bit
     )
+
+
+def _compute_dtype(x: Tensor) -> torch.dtype:
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
 
 
 class Shape(NamedTuple):
@@ -77,7 +82,7 @@ class DepthwiseConv(torch.autograd.Function):
         top, bottom, left, right = padding
         out_height = (height + top + bottom - 2 * dilation - 1) // stride + 1
         out_width = (width + left + right - 2 * dilation - 1) // stride + 1
-        assert out_height > 0 and out_width > 0, "the image and its padding are smaller than the kernel"
+        assert min(out_height, out_width) > 0, "the image and its padding are smaller than the kernel"
         shape = Shape(channels, height, width, out_height, out_width, stride, dilation, top, left)
 
         taps = torch.empty((9, channels), dtype=x.dtype, device=x.device)
@@ -98,7 +103,7 @@ class DepthwiseConv(torch.autograd.Function):
 
 
 def _input_grad(grad: Tensor, taps: Tensor, shape: Shape) -> Tensor:
-    """An input cell i meets tap k in the output cell (i + pad - k * dilation) / stride: a convolution, kernel turned."""
+    """Input cell i meets tap k in output cell (i + pad - k * dilation) / stride: a convolution, its kernel turned."""
     reach = 2 * shape.dilation
     turned = Shape(
         shape.channels,
@@ -123,19 +128,19 @@ def _gather(x: Tensor, taps: Tensor, shape: Shape, up: int = 1, turn: bool = Fal
     blocks = _parts(columns, block_w) * up * up * _parts(shape.channels, block_c)
     grid = (blocks, _parts(rows, block_h), x.shape[0])
     with torch.cuda.device_of(x):
-        gather_kernel[grid](x, taps, y, *shape, up, turn, block_h, block_w, block_c, num_warps=8)
+        gather_kernel[grid](x, taps, y, *shape, up, turn, block_h, block_w, block_c, num_warps=GATHER_WARPS)
     return y
 
 
 def _weight_grad(x: Tensor, grad: Tensor, shape: Shape) -> Tensor:
     block_c = channel_block(shape.channels)
     blocks, strips = _parts(shape.channels, block_c), _parts(shape.out_width, STRIP)
-    rows = chunk_rows(shape.out_height, x.shape[0] * blocks * strips)
-    chunks = _parts(shape.out_height, rows)
+    chunks = _parts(shape.out_height, ROWS)
     partial = torch.empty((x.shape[0] * chunks * strips, 9, shape.channels), dtype=torch.float32, device=x.device)
+    grid = (strips * blocks, chunks, x.shape[0])
     with torch.cuda.device_of(x):
-        weight_grad_kernel[(strips * blocks, chunks, x.shape[0])](
-            x, grad, partial, *shape, rows, STRIP, block_c, UNROLL, num_warps=4
+        weight_grad_kernel[grid](
+            x, grad, partial, *shape, STRIP, ROWS, block_c, UNROLL, num_warps=STRIP_WARPS, maxnreg=STRIP_REGISTERS
         )
     return partial.sum(0).t().reshape(shape.channels, 1, 3, 3)
 
@@ -159,14 +164,9 @@ def channel_block(channels: int) -> int:
     return 64 if channels % 64 == 0 else 32
 
 
-def chunk_rows(rows: int, programs: int) -> int:
-    """How many rows a weight gradient program walks down, when `programs` would walk down the whole image."""
-    return max(_parts(rows, max(MANY_PROGRAMS // programs, 1)), min(rows, 7))
-
-
 def _jit(kernel: Any) -> Any:
     """Compile for all sizes at once; only the channels are looked at, whose divisibility makes wide loads possible."""
-    sizes = [name for name in (*Shape._fields, "num_rows") if name != "channels"]
+    sizes = [name for name in Shape._fields if name != "channels"]
     return kernel if triton is None else triton.jit(kernel, do_not_specialize=sizes)
 
 
@@ -190,9 +190,9 @@ def gather_kernel(
     BLOCK_W: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ) -> None:
-    """y[i] = sum of taps[k] * x[(i * stride - pad + k * dilation) / UP] over the taps k where UP divides; UP or stride is 1.
+    """y[i] = sum of taps[k] * x[(i * stride - pad + k * dilation) / UP] over the taps k where UP divides.
 
-    A program computes cells that are UP apart, so that the same taps meet all of them and the others cost nothing.
+    UP or stride is 1. The cells of a program are UP apart: a tap reaches all of them or none, and then is skipped.
     """
     blocks = (channels + BLOCK_C - 1) // BLOCK_C
     place = tl.program_id(0) // blocks
@@ -208,7 +208,7 @@ def gather_kernel(
     y += image * out_height * out_width * channels
     cell = (row * width + column) * stride * channels + c
     total = tl.full((BLOCK_H * BLOCK_W, BLOCK_C), 0.0, tl.float32)
-    for kh in tl.static_range(3):
+    for kh in tl.range(3):  # not unrolled: the loads of all nine taps at once would take too many registers
         up_row = row_phase * stride - top + kh * dilation
         in_row = row * stride + up_row // UP
         for kw in tl.static_range(3):
@@ -242,8 +242,8 @@ def weight_grad_kernel(
     dilation: int,
     top: int,
     left: int,
-    num_rows: int,
     BLOCK_W: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK_C: tl.constexpr,
     UNROLL: tl.constexpr,
 ) -> None:
@@ -252,7 +252,6 @@ def weight_grad_kernel(
     strip = tl.program_id(0) // blocks
     c = (tl.program_id(0) % blocks) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     column = strip * BLOCK_W + tl.arange(0, BLOCK_W)[:, None]
-    first = tl.program_id(1) * num_rows
 
     image = tl.program_id(2).to(tl.int64)
     x += image * height * width * channels
@@ -279,8 +278,9 @@ def weight_grad_kernel(
     sum20 = tl.full((BLOCK_W, BLOCK_C), 0.0, tl.float32)
     sum21 = tl.full((BLOCK_W, BLOCK_C), 0.0, tl.float32)
     sum22 = tl.full((BLOCK_W, BLOCK_C), 0.0, tl.float32)
-    for row in tl.range(first, tl.minimum(first + num_rows, out_height), loop_unroll_factor=UNROLL):
-        value = tl.load(grad + row * out_width * channels + out_cell, mask=inside, other=0.0).to(tl.float32)
+    for i in tl.range(ROWS, loop_unroll_factor=UNROLL):
+        row = tl.program_id(1) * ROWS + i
+        value = row_under(grad, row, out_height, out_width * channels, out_cell, inside)
         in_row = row * stride - top
         sum00 += value * row_under(x, in_row, height, step, cell0, inside0)
         sum01 += value * row_under(x, in_row, height, step, cell1, inside1)

@@ -64,12 +64,16 @@ def line_chart(
     width: int = 440,
     height: int = 280,
 ) -> Markup:
-    """A chart with axes, ticks and legend. `bands` shade spans of x, `dividers` are upright lines, `end_values` writes the last numbers."""
+    """A chart with axes, ticks and legend.
+
+    `bands` shade spans of x, `dividers` are upright lines, `end_values` writes the last number beside each line.
+    """
     points = [(x, y) for line in series for x, y in line.points if y is not None and math.isfinite(y)]
     if not points:
         return Markup("")
     keys = _legend(series, width) if legend and len(series) > 1 else []
-    y_ticks = ticks(*y_range, about=height // 55) if y_range else _ticks_around([y for _, y in points], about=height // 55)
+    about = height // 55
+    y_ticks = ticks(*y_range, about) if y_range else _ticks_around([y for _, y in points], about)
     frame = _Frame(
         x=x_range or _span([x for x, _ in points]),
         y=y_range or (y_ticks[0], y_ticks[-1]),
@@ -144,15 +148,17 @@ def _grid(
     bands: Sequence[tuple[float, float]],
     dividers: Sequence[float],
 ) -> list[Markup]:
-    shapes = [
-        tag("rect", x=frame.px(a), y=frame.top, width=round(frame.px(b) - frame.px(a), 1), height=frame.bottom - frame.top, class_="band")
-        for a, b in bands
-    ]
-    for y in y_ticks:
-        shapes.append(tag("line", x1=frame.left, x2=frame.right, y1=frame.py(y), y2=frame.py(y), class_="axis" if y == 0 else "grid"))
-        shapes.append(tag("text", number(y), x=frame.left - 8, y=frame.py(y) + 4, text_anchor="end"))
-    shapes += [tag("line", x1=frame.px(x), x2=frame.px(x), y1=frame.top, y2=frame.bottom, class_="divider") for x in dividers]
-    shapes += [tag("text", label, x=frame.px(x), y=frame.bottom + 17, text_anchor="middle") for x, label in x_ticks]
+    left, right, top, bottom = frame.left, frame.right, frame.top, frame.bottom
+    shapes = []
+    for start, end in bands:
+        x, width = frame.px(start), round(frame.px(end) - frame.px(start), 1)
+        shapes.append(tag("rect", x=x, y=top, width=width, height=bottom - top, class_="band"))
+    for value in y_ticks:
+        y = frame.py(value)
+        shapes.append(tag("line", x1=left, x2=right, y1=y, y2=y, class_="axis" if value == 0 else "grid"))
+        shapes.append(tag("text", number(value), x=left - 8, y=y + 4, text_anchor="end"))
+    shapes += [tag("line", x1=frame.px(x), x2=frame.px(x), y1=top, y2=bottom, class_="divider") for x in dividers]
+    shapes += [tag("text", label, x=frame.px(x), y=bottom + 17, text_anchor="middle") for x, label in x_ticks]
     return shapes
 
 
@@ -183,8 +189,8 @@ def _line(line: Series, frame: _Frame, markers: bool) -> Markup:
 
 def _alone(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
     """Points without a neighbour, which a line alone would not show."""
-    padded = [(0.0, None), *points, (0.0, None)]
-    return [p for before, p, after in zip(padded, points, padded[2:], strict=False) if before[1] is None and after[1] is None]
+    heights = [None, *(y for _, y in points), None]
+    return [point for i, point in enumerate(points) if heights[i] is None and heights[i + 2] is None]
 
 
 def _end_values(series: Sequence[Series], frame: _Frame) -> list[Markup]:

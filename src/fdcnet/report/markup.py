@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections.abc import Generator
 
 VOID = {"img", "meta", "br", "path", "line", "rect", "circle"}
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
@@ -20,12 +21,12 @@ def escape(value: object) -> Markup:
 
 
 def join(*children: object) -> Markup:
-    """Lists are flattened, None is left out, and everything that is not markup is escaped."""
+    """Lists and generators are flattened, None is left out, and everything that is not markup is escaped."""
     parts: list[str] = []
     for child in children:
         if isinstance(child, Markup):
             parts.append(child)
-        elif isinstance(child, (list, tuple)):
+        elif isinstance(child, (list, tuple, Generator)):
             parts.append(join(*child))
         elif child is not None:
             parts.append(escape(child))

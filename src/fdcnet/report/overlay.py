@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ ANCHORS = np.array(
 GREEN = (40, 232, 120)
 RED = (255, 48, 56)
 Box = Sequence[float]
+Point = tuple[float, float]
 
 
 def colours(heat: NDArray[np.floating]) -> NDArray[np.float32]:
@@ -46,7 +48,8 @@ def overlay(
 def data_uri(image: Image.Image, quality: int = 80) -> str:
     """A JPEG as an address that needs no file."""
     buffer = io.BytesIO()
-    image.convert("RGB").save(buffer, "JPEG", quality=quality, subsampling=0, optimize=True)  # thin red lines need full colour
+    # Without subsampling: thin coloured lines would turn grey.
+    image.convert("RGB").save(buffer, "JPEG", quality=quality, subsampling=0, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
@@ -72,9 +75,9 @@ def _draw_box(image: Image.Image, box: Box, colour: tuple[int, int, int], line: 
             draw.line(corners, fill=paint, width=width, joint="curve")
 
 
-def _dashes(corners: Sequence[tuple[float, float]], dash: float) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
+def _dashes(corners: Sequence[Point], dash: float) -> Iterator[tuple[Point, Point]]:
     """Each side in an odd number of equal pieces, every second one drawn, so that all corners are."""
-    for (xa, ya), (xb, yb) in zip(corners, corners[1:], strict=False):
+    for (xa, ya), (xb, yb) in pairwise(corners):
         pieces = 2 * round((abs(xb - xa) + abs(yb - ya)) / (2 * dash)) + 1
         for i in range(0, pieces, 2):
             a, b = i / pieces, (i + 1) / pieces

@@ -1,15 +1,17 @@
 """The report: one HTML page without a single outside address, for one run or several side by side."""
 
-from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from fdcnet.errors import UserError
-from fdcnet.record import RunRecord, write_bytes
-from fdcnet.report import sections
+from fdcnet.record import write_bytes
+from fdcnet.report.details import making, numbers
+from fdcnet.report.headline import headline, task_line, verdict
 from fdcnet.report.markup import Markup, tag
-from fdcnet.report.sections import Run
+from fdcnet.report.photos import photos
+from fdcnet.report.progress import losses, over_tasks
+from fdcnet.report.runs import Run, load
 
 # Nothing may be loaded and no script may run, whatever a class name tries.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -23,54 +25,48 @@ def write_report(runs: Sequence[Path], target: Path, title: str | None = None) -
     target = Path(target)
     if target.is_dir():
         target = target / "report.html"
-    write_bytes(target, render(shown, title or sections.task_line(shown)).encode())
+    write_bytes(target, render(shown, title).encode())
     return target
 
 
-def load(folders: Sequence[Path]) -> list[Run]:
-    """Open the runs and name each by its method, or by its folder where two share a method."""
-    records = [RunRecord.open(folder) for folder in folders]
-    methods = [(record.run().get("config") or {}).get("method") or record.folder.resolve().name for record in records]
-    shared = {method for method, count in Counter(methods).items() if count > 1}
-    loaded: list[Run] = []
-    for record, method in zip(records, methods, strict=True):
-        label = f"{method} ({record.folder.resolve().name})" if method in shared else str(method)
-        taken = {run.label for run in loaded}
-        number = 2
-        unique = label
-        while unique in taken:
-            unique, number = f"{label} #{number}", number + 1
-        loaded.append(Run(unique, len(loaded), record.run(), record.metrics(), record.results(), record.examples(), record.folder))
-    return loaded
-
-
-def render(runs: Sequence[Run], title: str) -> str:
-    parts = [
-        ("result", "Result", sections.headline(runs)),
-        ("tasks", "Task by task", sections.over_tasks(runs)),
-        ("photos", "What it sees", sections.photos(runs)),
-        ("losses", "Training", sections.losses(runs)),
-        ("numbers", "All numbers", sections.numbers(runs)),
-        ("making", "How it was made", sections.making(runs)),
+def render(runs: Sequence[Run], title: str | None = None) -> str:
+    """Sections in the order in which a reader wants them; one that has nothing to show is left out."""
+    sections = [
+        ("result", "Result", headline(runs)),
+        ("tasks", "Task by task", over_tasks(runs)),
+        ("photos", "What it sees", photos(runs)),
+        ("losses", "Training", losses(runs)),
+        ("numbers", "All numbers", numbers(runs)),
+        ("making", "How it was made", making(runs)),
     ]
-    parts = [part for part in parts if part[2]]
-    links = [tag("a", name, href=f"#{anchor}") for anchor, name, _ in parts[1:]]
+    sections = [section for section in sections if section[2]]
+    learned = task_line(runs)
+    header = [
+        tag("p", learned if title else "Run report", class_="eyebrow"),
+        tag("h1", title or learned),
+        verdict(runs),
+        tag("nav", [tag("a", name, href=f"#{anchor}") for anchor, name, _ in sections[1:]], aria_label="Sections"),
+    ]
     body = tag(
         "body",
-        tag("header", tag("p", sections.task_line(runs) if title != sections.task_line(runs) else "Run report", class_="eyebrow"), tag("h1", title), sections.verdict(runs), tag("nav", links, aria_label="Sections")),
-        tag("main", [_section(anchor, name, content) for anchor, name, content in parts]),
-        tag("footer", tag("p", "Written by fdcnet. This page is complete in itself: it loads nothing and runs no script.")),
+        tag("header", header),
+        tag("main", [_section(*section) for section in sections]),
+        tag("footer", tag("p", "Written by fdcnet. This page is complete in itself: it loads and runs nothing.")),
     )
-    head = tag(
+    return "<!DOCTYPE html>\n" + tag("html", _head(title or learned), body, lang="en") + "\n"
+
+
+def _head(title: str) -> Markup:
+    style = Markup(files("fdcnet.report").joinpath("page.css").read_text(encoding="utf-8"))
+    return tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
         tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name_="color-scheme", content="light dark"),
         tag("title", title),
-        tag("style", Markup(files("fdcnet.report").joinpath("page.css").read_text(encoding="utf-8"))),
+        tag("style", style),
     )
-    return "<!DOCTYPE html>\n" + tag("html", head, body, lang="en") + "\n"
 
 
 def _section(anchor: str, name: str, content: Markup) -> Markup:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -31,7 +32,10 @@ Results = Mapping[str, Any]  # the content of a results.json
 
 @dataclass(frozen=True)
 class Table:
-    """Columns have a name and, where several belong together, a part: ("Top-1 Loc", "old"). None: not measured; "": does not apply."""
+    """Columns have a name and, where several belong together, a part: ("Top-1 Loc", "old").
+
+    A cell is None where nothing was measured, and empty text where the column does not apply.
+    """
 
     columns: tuple[tuple[str, str], ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -49,7 +53,10 @@ class Table:
 
 
 def results_table(runs: Mapping[str, Results]) -> Table:
-    """Every metric after every task, old and new classes apart, then average, last and forgetting. Keys name the runs."""
+    """Every metric after every task, old and new classes apart, then average, last and forgetting.
+
+    `runs` maps a name to the content of its results.json.
+    """
     columns = [("Run", ""), ("After task", ""), ("Classes", "")]
     for metric, name in METRICS.items():
         columns += [(name, "all"), (name, "old"), (name, "new")] if metric in SPLIT else [(name, "")]
@@ -105,15 +112,15 @@ def group_matrix(results: Results, metric: str) -> list[list[float | None]]:
 
 
 def old_and_new(results: Results, metric: str, index: int = -1) -> tuple[float | None, float | None]:
-    """Accuracy on the classes of all earlier tasks and on those of the newest one. `index` counts tasks from 0; -1: the last.
+    """Accuracy on the classes of all earlier tasks and on those of the newest one, after the last task or task `index`.
 
-    Old groups are averaged with their number of classes as weights.
+    Old groups are averaged with their number of classes as weights. `index` counts from 0.
     """
     matrix = group_matrix(results, metric)
     if not -len(matrix) <= index < len(matrix) or not matrix[index]:
         return None, None
     *old, new = matrix[index]
-    known = [(value, size) for value, size in zip(old, group_sizes(results), strict=False) if value is not None and size]
+    known = [(value, size) for value, size in zip(old, group_sizes(results), strict=False) if value is not None]
     weight = sum(size for _, size in known)
     return (sum(value * size for value, size in known) / weight if weight else None), new
 
@@ -131,7 +138,8 @@ def to_html(table: Table, caption: str = "", digits: int = 2) -> Markup:
         for row in table.rows
     ]
     title = tag("caption", caption) if caption else None
-    return tag("div", tag("table", title, tag("thead", _html_header(table)), tag("tbody", body)), class_="scroll", tabindex="0")
+    written = tag("table", title, tag("thead", _html_header(table)), tag("tbody", body))
+    return tag("div", written, class_="scroll", tabindex="0")
 
 
 def _html_header(table: Table) -> list[Markup]:
@@ -141,7 +149,8 @@ def _html_header(table: Table) -> list[Markup]:
     upper: list[Markup] = []
     for name, group in groupby(table.columns, key=lambda column: column[0]):
         parts = [part for _, part in group]
-        upper.append(tag("th", name, scope="colgroup", colspan=len(parts)) if parts[0] else tag("th", name, scope="col", rowspan=2))
+        span = {"scope": "colgroup", "colspan": len(parts)} if parts[0] else {"scope": "col", "rowspan": 2}
+        upper.append(tag("th", name, **span))
     return [tag("tr", upper), tag("tr", [tag("th", part, scope="col") for _, part in table.columns if part])]
 
 
@@ -158,7 +167,7 @@ def to_rich(table: Table, title: str | None = None, digits: int = 1) -> rich.tab
 
 def to_markdown(table: Table, digits: int = 2) -> str:
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+        return "| " + " | ".join(re.sub(r"([\\|])", r"\\\1", " ".join(cell.split())) for cell in cells) + " |"
 
     rule = "|" + "|".join(["---", *["---:"] * (len(table.header) - 1)]) + "|"
     rows = [line([show(cell, digits) for cell in row]) for row in table.rows]

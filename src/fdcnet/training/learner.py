@@ -99,25 +99,24 @@ class Learner:
         if resume and self.record.exists():
             self._refuse_other_settings()
             if has_bundle(self.model_dir):
-                state = load_bundle(self.model_dir, self.device)
-                state.network.to(memory_format=torch.channels_last)
+                state = load_bundle(self.model_dir)
+                self.runtime.place(state.network)
                 return state
         if base_model:
             return self._take_over(base_model)
         network = new_network(self.config.model, seed_of(self.config.seed, "new"))
-        network.to(self.device, memory_format=torch.channels_last)
-        return State(self.config, network, ExemplarMemory(self.config.memory.budget))
+        return State(self.config, self.runtime.place(network), ExemplarMemory(self.config.memory.budget))
 
     def _take_over(self, base_model: Path) -> State:
         """The first task as another run has learned it, with the memory that this method would have kept."""
-        state = load_bundle(base_model, self.device)
+        state = load_bundle(base_model)
         first = self.stream[0]
         if state.config.model != self.config.model or state.classes != list(first.classes):
             raise UserError(
                 f"{base_model} has other settings under 'model' or other classes than this run's first task.",
                 "Train a base model with this recipe: --set data.classes=(those of the first task).",
             )
-        state.network.to(memory_format=torch.channels_last)
+        self.runtime.place(state.network)
         state = replace(state, config=self.config, memory=ExemplarMemory(self.config.memory.budget))
         if self.method.uses_memory:
             photos = self._decode_new(first)

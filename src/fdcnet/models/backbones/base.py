@@ -9,6 +9,8 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fdcnet.models.depthwise import Padding, depthwise_conv2d
+
 Channels = tuple[float, float, float]
 
 IMAGENET_MEAN: Channels = (0.485 * 255, 0.456 * 255, 0.406 * 255)
@@ -94,12 +96,15 @@ class ConvUnit(nn.Module):
             padding = "tf" if lineage.tf_same_padding else "half"
         self.pads_itself = padding == "tf" and stride > 1  # at stride 1 SAME is symmetric: the convolution can do it
         half = 0 if self.pads_itself or padding == "none" else dilation
+        rows, columns = half * (kernel[0] // 2), half * (kernel[1] // 2)
+        self.padding: Padding = (rows, rows, columns, columns)
+        self.depthwise = 1 < groups == c_in == c_out
         self.conv = nn.Conv2d(
             c_in,
             c_out,
             kernel,
             stride,
-            padding=(half * (kernel[0] // 2), half * (kernel[1] // 2)),
+            padding=(rows, columns),
             dilation=dilation,
             groups=groups,
             bias=False,
@@ -108,9 +113,14 @@ class ConvUnit(nn.Module):
         self.activation = activation(lineage) if activate else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.pads_itself:
-            x = pad_same(x, self.conv.kernel_size[0], self.conv.stride[0], self.conv.dilation[0])
-        return self.activation(self.bn(self.conv(x)))
+        return self.activation(self.bn(self.convolve(x)))
+
+    def convolve(self, x: Tensor) -> Tensor:
+        kernel, stride, dilation = self.conv.kernel_size[0], self.conv.stride[0], self.conv.dilation[0]
+        if self.depthwise:
+            padding = same_padding(x, kernel, stride, dilation) if self.pads_itself else self.padding
+            return depthwise_conv2d(x, self.conv.weight, stride, padding, dilation)
+        return self.conv(pad_same(x, kernel, stride, dilation) if self.pads_itself else x)
 
 
 def named(**modules: nn.Module) -> nn.Sequential:
@@ -123,8 +133,14 @@ def activation(lineage: Lineage) -> nn.Module:
 
 def pad_same(x: Tensor, kernel: int, stride: int, dilation: int, value: float = 0.0) -> Tensor:
     """TensorFlow's SAME. With dilation 2 it meets the cells that the stock network samples (see tests)."""
+    top, bottom, left, right = same_padding(x, kernel, stride, dilation)
+    return F.pad(x, (left, right, top, bottom), value=value)
+
+
+def same_padding(x: Tensor, kernel: int, stride: int, dilation: int) -> Padding:
     before_after = []
-    for side in (x.shape[-1], x.shape[-2]):
+    for side in x.shape[-2:]:
         total = max((math.ceil(side / stride) - 1) * stride + (kernel - 1) * dilation + 1 - side, 0)
         before_after += [total // 2, total - total // 2]
-    return F.pad(x, before_after, value=value)
+    top, bottom, left, right = before_after
+    return top, bottom, left, right

@@ -76,7 +76,9 @@ class Mixed(nn.Module):
                 width = sum(c_out for c_out, _ in forks)
             self.paths.append(([name for group in names[:-1] for name in group], names[-1]))
             self.c_out += width
-        self.pool = Pool(pool, lineage, stride, dilation)
+        # A dilated reduction reads one cell of F in four; the plain pool lets each cell count, so that the mask which
+        # erases F is felt everywhere.
+        self.pool = Pool(pool, lineage, stride, dilation if stride == 1 else 1)
         self.branch_pool = ConvUnit(c_in, pool_channels, 1, lineage) if pool_channels else nn.Identity()
         self.c_out += pool_channels or c_in
 
@@ -85,8 +87,8 @@ class Mixed(nn.Module):
         for sequence, ends in self.paths:
             y = x
             for name in sequence:
-                y = self.get_submodule(name)(y)
-            outputs += [self.get_submodule(name)(y) for name in ends]
+                y = getattr(self, name)(y)
+            outputs += [getattr(self, name)(y) for name in ends]
         outputs.append(self.branch_pool(self.pool(x)))
         return torch.cat(outputs, 1)
 

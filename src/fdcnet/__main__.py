@@ -1,0 +1,5 @@
+"""`python -m fdcnet`"""
+
+from fdcnet.cli import main
+
+main()

@@ -1,0 +1,77 @@
+"""Runs as the report sees them: everything read once, each with a name and a style of its own."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fdcnet.record import RunRecord
+from fdcnet.report.tables import group_sizes, measured
+
+
+@dataclass(frozen=True)
+class Run:
+    label: str
+    style: int  # of its lines and markers
+    folder: Path
+    facts: dict[str, Any]  # run.json
+    metrics: list[dict[str, Any]]
+    results: dict[str, dict[str, Any]]
+    examples: dict[int, list[dict[str, Any]]]
+
+    @property
+    def main(self) -> dict[str, Any]:
+        """The results under the first protocol, empty when nothing has been measured yet."""
+        return next(iter(self.results.values()), {})
+
+    @property
+    def measured_tasks(self) -> list[dict[str, Any]]:
+        return self.main.get("tasks") or []
+
+    @property
+    def num_tasks(self) -> int:
+        return max(len(self.facts.get("tasks") or []), len(self.measured_tasks))
+
+    @property
+    def num_classes(self) -> int:
+        return max(len(self.facts.get("class_order") or []), sum(group_sizes(self.main)))
+
+    @property
+    def backbone(self) -> str | None:
+        return self.main.get("backbone") or ((self.facts.get("config") or {}).get("model") or {}).get("backbone")
+
+    @property
+    def data_name(self) -> str | None:
+        return (self.facts.get("data") or {}).get("name") or self.main.get("dataset")
+
+
+def load(folders: Sequence[Path]) -> list[Run]:
+    """Open the runs and name each by its method, or by method and folder where two share a method."""
+    records = [RunRecord.open(folder) for folder in folders]
+    facts = [record.run() for record in records]
+    names = [str((fact.get("config") or {}).get("method") or "run") for fact in facts]
+    for part in (lambda i: f" ({records[i].folder.resolve().name})", lambda i: f" #{i + 1}"):
+        shared = {name for name, number in Counter(names).items() if number > 1}
+        names = [name + part(i) if name in shared else name for i, name in enumerate(names)]
+    return [
+        Run(names[i], i, record.folder, facts[i], record.metrics(), record.results(), record.examples())
+        for i, record in enumerate(records)
+    ]
+
+
+def all_results(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """Every results file under the name of its run, and of its map where a run has several: ready for the tables."""
+    named = {}
+    for run in runs:
+        for file, results in run.results.items():
+            kind = (results.get("protocol") or {}).get("map") or file
+            named[f"{run.label}, {kind} map" if len(run.results) > 1 else run.label] = results
+    return named
+
+
+def key_metrics(runs: Sequence[Run]) -> tuple[str, str]:
+    """The two numbers that say most; without boxes in the test set only the class can be judged."""
+    tasks = [task for run in runs for task in run.measured_tasks]
+    found = not tasks or any(measured(task, "gt_known") is not None for task in tasks)
+    return ("gt_known", "top1_loc") if found else ("top1_cls", "top5_cls")
