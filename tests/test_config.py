@@ -41,7 +41,7 @@ def test_numbers_are_read_as_people_write_them(text: str) -> None:
         ("train.batch_size=x", "must be a whole number", "train.batch_size=10"),
         ("train.batch_size=1.5", "must be a whole number", "train.batch_size=10"),
         ("train.batch_size=true", "must be a whole number", "train.batch_size=10"),
-        ("model.dilate=1", "true or false", "model.dilate=true"),
+        ("model.score_relu=1", "true or false", "model.score_relu=true"),
         ("model.classifier=cos", "cannot be 'cos'", "linear, cosine"),
         ("train=3", "a group of settings", "train.base_epochs"),
         ("seed.x=3", "must be a whole number", "seed"),

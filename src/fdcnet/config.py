@@ -49,8 +49,9 @@ class ModelConfig:
     backbone: str = "mobilenet_v1"
     weights: str = "auto"
     """A .safetensors or .pth file, `auto` (the official file of that backbone), or `none`."""
-    dilate: bool = True
-    """Dilate the convolutions after a removed stride, so that pretrained features stay intact."""
+    cut: Literal["bas", "dilated", "averaged"] = "averaged"
+    """How strides are taken out for larger maps. bas: just so, which breaks pretrained features. dilated: later
+    convolutions are dilated, which repairs them. averaged: also, the tail's reduction averages cells instead of skipping."""
     head_width: int = 1024
     """Channels of the classifier's two hidden convolutions."""  # BAS
     classifier: Literal["linear", "cosine"] = "linear"

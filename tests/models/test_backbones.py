@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fdcnet.errors import UserError
-from fdcnet.models.backbones import BACKBONES, Backbone, build_backbone
+from fdcnet.models.backbones import BACKBONES, Backbone, Cut, build_backbone
 from fdcnet.models.backbones.base import ConvUnit, Lineage, pad_same
 from fdcnet.models.backbones.inception_v3 import Pool
 
@@ -24,12 +24,12 @@ FACTS = {
 }
 
 
-@pytest.mark.parametrize("dilate", [True, False])
+@pytest.mark.parametrize("cut", ["bas", "dilated", "averaged"])
 @pytest.mark.parametrize("name", FACTS)
 @torch.no_grad()
-def test_shapes_at_224(name: str, dilate: bool) -> None:
+def test_shapes_at_224(name: str, cut: Cut) -> None:
     shared, tail, parameters = FACTS[name]
-    backbone = build_backbone(name, dilate=dilate).eval()
+    backbone = build_backbone(name, cut=cut).eval()
     features, tail_features = backbone(torch.randn(1, 3, 224, 224))
     assert features.shape == (1, shared, 28, 28)
     assert tail_features.shape == (1, tail, 14, 14)
@@ -145,11 +145,11 @@ STOCK: dict[str, Callable[[Backbone], None]] = {
 def _twins(name: str, lineage: str) -> tuple[Backbone, Backbone, Backbone]:
     """Dilated, cut without dilation, and with stock strides; all with the same weights."""
     torch.manual_seed(0)
-    dilated = build_backbone(name, lineage).eval()
+    dilated = build_backbone(name, lineage, cut="dilated").eval()
     for module in dilated.modules():
         if isinstance(module, nn.BatchNorm2d):  # a bias shows zero padding that is put in the wrong place
             nn.init.normal_(module.bias, std=0.3)
-    plain, stock = (build_backbone(name, lineage, dilate=False).eval() for _ in range(2))
+    plain, stock = (build_backbone(name, lineage, cut="bas").eval() for _ in range(2))
     for other in (plain, stock):
         other.load_state_dict(dilated.state_dict())
     if name == "resnet50":

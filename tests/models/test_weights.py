@@ -185,8 +185,8 @@ def test_safetensors(tmp_path: Path) -> None:
 
 def test_a_saved_backbone_is_rebuilt_without_its_file(tmp_path: Path) -> None:
     path = _write(tmp_path / "w.pth", _numbered(FILES["inception-tf"][2]))
-    backbone = pretrained_backbone("inception_v3", str(path), dilate=False)
-    again = build_backbone("inception_v3", lineage=backbone.lineage.name, dilate=False)
+    backbone = pretrained_backbone("inception_v3", str(path), cut="bas")
+    again = build_backbone("inception_v3", lineage=backbone.lineage.name, cut="bas")
     again.load_state_dict(backbone.state_dict())
     assert repr(again) == repr(backbone)
 

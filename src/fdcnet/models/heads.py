@@ -44,7 +44,9 @@ class CosineScores(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(0, channels))
-        self.scale = nn.Parameter(torch.tensor(10.0))  # ours: from 1 the cross-entropy of 100 classes cannot fall below 3.6
+        self.scale = nn.Parameter(
+            torch.tensor(10.0)
+        )  # ours: from 1 the cross-entropy of 100 classes cannot fall below 3.6
 
     @property
     def num_classes(self) -> int:

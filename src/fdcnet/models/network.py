@@ -133,11 +133,11 @@ def new_network(config: ModelConfig, seed: int) -> LocalizationNetwork:
     """A network without classes, its backbone pretrained as the settings say."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LocalizationNetwork(pretrained_backbone(config.backbone, config.weights, config.dilate), config)
+        return LocalizationNetwork(pretrained_backbone(config.backbone, config.weights, config.cut), config)
 
 
 def empty_network(config: ModelConfig, lineage: str, num_classes: int) -> LocalizationNetwork:
     """The same graph without its values, to be filled from a file."""
-    network = LocalizationNetwork(build_backbone(config.backbone, lineage, config.dilate), config)
+    network = LocalizationNetwork(build_backbone(config.backbone, lineage, config.cut), config)
     network.grow(num_classes)
     return network

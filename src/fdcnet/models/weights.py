@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fdcnet.errors import UserError
-from fdcnet.models.backbones import BACKBONES, Backbone, Lineage, build_backbone, find_backbone
+from fdcnet.models.backbones import BACKBONES, Backbone, Cut, Lineage, build_backbone, find_backbone
 
 State = Mapping[str, Tensor]
 
@@ -35,14 +35,14 @@ TIMEOUT_SECONDS = 10.0
 COUNTERS = r".*num_batches_tracked$"  # of batch norm: not part of what was learned, and absent from some files
 
 
-def pretrained_backbone(name: str, source: str, dilate: bool = True) -> Backbone:
+def pretrained_backbone(name: str, source: str, cut: Cut = "averaged") -> Backbone:
     """`source`: a .safetensors or .pth file, `auto` (the official weights of that backbone), or `none` (random)."""
     find_backbone(name)
     if source == "none" or (source == "auto" and name == "tiny"):  # tiny is made to learn from scratch
-        return build_backbone(name, dilate=dilate)
+        return build_backbone(name, cut=cut)
     path = _official_file(name) if source == "auto" else Path(source)
     state = read_state(path)
-    backbone = build_backbone(name, _recognise(name, state, path).name, dilate)
+    backbone = build_backbone(name, _recognise(name, state, path).name, cut)
     renamed = _rename(backbone.lineage, state)
     for key, tensor in _places(backbone).items():
         tensor.copy_(renamed[key])  # casts half precision

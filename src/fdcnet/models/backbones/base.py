@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fdcnet.models.depthwise import Padding, depthwise_conv2d
 
 Channels = tuple[float, float, float]
+Cut = Literal["bas", "dilated", "averaged"]  # see ModelConfig
 
 IMAGENET_MEAN: Channels = (0.485 * 255, 0.456 * 255, 0.406 * 255)
 IMAGENET_STD: Channels = (0.229 * 255, 0.224 * 255, 0.225 * 255)
@@ -52,10 +53,10 @@ class Backbone(nn.Module):
     shared_stride: int = 8
     tail_stride: int = 16
 
-    def __init__(self, lineage: Lineage, dilate: bool = True) -> None:
+    def __init__(self, lineage: Lineage, cut: Cut = "averaged") -> None:
         super().__init__()
         self.lineage = lineage
-        level1, level2, level3, tail = self.levels(lineage, dilate)
+        level1, level2, level3, tail = self.levels(lineage, cut)
         self.shared = named(level1=level1, level2=level2, level3=level3)
         self.tail = tail
         for module in self.modules():
@@ -65,8 +66,8 @@ class Backbone(nn.Module):
                     nn.init.zeros_(module.bias)
 
     @classmethod
-    def levels(cls, lineage: Lineage, dilate: bool) -> Sequence[nn.Sequential]:
-        """The four levels; `dilate` the convolutions behind a stride that was taken out."""
+    def levels(cls, lineage: Lineage, cut: Cut) -> Sequence[nn.Sequential]:
+        """The four levels; `cut` says what happens behind a stride that was taken out."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,9 +89,13 @@ class ConvUnit(nn.Module):
         dilation: int = 1,
         groups: int = 1,
         padding: Literal["half", "none", "tf"] | None = None,
+        average: bool = False,
         activate: bool = True,
     ) -> None:
+        """`average`: instead of skipping cells, a stride takes the mean of those it would skip."""
         super().__init__()
+        self.average = stride if average else 1
+        stride = 1 if average else stride
         kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
         if padding is None:
             padding = "tf" if lineage.tf_same_padding else "half"
@@ -113,7 +118,8 @@ class ConvUnit(nn.Module):
         self.activation = activation(lineage) if activate else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.activation(self.bn(self.convolve(x)))
+        y = self.convolve(x)
+        return self.activation(self.bn(F.avg_pool2d(y, self.average) if self.average > 1 else y))
 
     def convolve(self, x: Tensor) -> Tensor:
         kernel, stride, dilation = self.conv.kernel_size[0], self.conv.stride[0], self.conv.dilation[0]

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fdcnet.models.backbones.base import Backbone, ConvUnit, Lineage
+from fdcnet.models.backbones.base import Backbone, ConvUnit, Cut, Lineage
 
 # Kernel, stride, output channels of blocks 0..15. Block 5 has stride 2 in the stock network.
 BLOCKS = (
@@ -30,11 +30,21 @@ class InvertedResidual(nn.Module):
     """Expand, filter each channel, project without activation; added to the input where the shapes agree."""
 
     def __init__(
-        self, c_in: int, hidden: int, c_out: int, kernel: int, lineage: Lineage, stride: int, dilation: int
+        self,
+        c_in: int,
+        hidden: int,
+        c_out: int,
+        kernel: int,
+        lineage: Lineage,
+        stride: int,
+        dilation: int,
+        average: bool,
     ) -> None:
         super().__init__()
         self.expand = ConvUnit(c_in, hidden, 1, lineage) if hidden != c_in else nn.Identity()
-        self.depthwise = ConvUnit(hidden, hidden, kernel, lineage, stride=stride, dilation=dilation, groups=hidden)
+        self.depthwise = ConvUnit(
+            hidden, hidden, kernel, lineage, stride=stride, dilation=dilation, groups=hidden, average=average
+        )
         self.project = ConvUnit(hidden, c_out, 1, lineage, activate=False)
         self.adds_input = stride == 1 and c_in == c_out
 
@@ -78,7 +88,7 @@ class EfficientNetLite0(Backbone):
     tail_channels = 1280
 
     @classmethod
-    def levels(cls, lineage: Lineage, dilate: bool) -> Sequence[nn.Sequential]:
+    def levels(cls, lineage: Lineage, cut: Cut) -> Sequence[nn.Sequential]:
         levels = [nn.Sequential() for _ in LEVEL_ENDS]
         levels[0].add_module("stem", ConvUnit(3, 32, 3, lineage, stride=2))
         c_in = 32
@@ -88,8 +98,10 @@ class EfficientNetLite0(Backbone):
             if block == SPLIT:
                 levels[level - 1].add_module(f"block{block}_expand", ConvUnit(c_in, hidden, 1, lineage))
                 c_in = hidden
-            dilation = 2 if dilate and block > CUT else 1
-            unit = InvertedResidual(c_in, hidden, c_out, kernel, lineage, stride, dilation)
+            dilation = 2 if cut != "bas" and block > CUT else 1
+            unit = InvertedResidual(
+                c_in, hidden, c_out, kernel, lineage, stride, dilation, cut == "averaged" and dilation > 1
+            )
             levels[level].add_module(f"block{block}", unit)
             c_in = c_out
         levels[3].add_module("head", ConvUnit(c_in, cls.tail_channels, 1, lineage))

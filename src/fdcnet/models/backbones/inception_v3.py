@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fdcnet.models.backbones.base import HALF_RANGE, Backbone, ConvUnit, Lineage, named, pad_same
+from fdcnet.models.backbones.base import HALF_RANGE, Backbone, ConvUnit, Cut, Lineage, named, pad_same
+from fdcnet.models.depthwise import depthwise_conv2d
 
 Step = tuple[int, int | tuple[int, int]]  # output channels, kernel
 Branch = Sequence[Step | list[Step]]  # a list forks: its steps read the same input, their outputs are concatenated
@@ -38,8 +39,7 @@ class Pool(nn.Module):
 
 
 def _window_sum(x: Tensor, dilation: int) -> Tensor:
-    channels = x.shape[1]
-    return F.conv2d(x, x.new_ones(channels, 1, 3, 3), padding=dilation, dilation=dilation, groups=channels)
+    return depthwise_conv2d(x, x.new_ones(x.shape[1], 1, 3, 3), 1, (dilation,) * 4, dilation)
 
 
 class Mixed(nn.Module):
@@ -54,6 +54,7 @@ class Mixed(nn.Module):
         lineage: Lineage,
         stride: int = 1,
         dilation: int = 1,
+        average: bool = False,
     ) -> None:
         super().__init__()
         self.paths: list[tuple[list[str], list[str]]] = []  # names of a branch's steps in sequence, and of its ends
@@ -70,7 +71,14 @@ class Mixed(nn.Module):
                     # SAME as TensorFlow pads it meets the cells that the stock network's unpadded convolution samples
                     padding: Literal["tf", "half"] = "tf" if dilation > 1 else "half"
                     unit = ConvUnit(
-                        width, c_out, kernel, lineage, stride=stride if last else 1, dilation=dilation, padding=padding
+                        width,
+                        c_out,
+                        kernel,
+                        lineage,
+                        stride=stride if last else 1,
+                        dilation=dilation,
+                        padding=padding,
+                        average=average and last,
                     )
                     self.add_module(name, unit)
                 width = sum(c_out for c_out, _ in forks)
@@ -116,12 +124,12 @@ def _mixed_6(width: int, lineage: Lineage, dilation: int) -> Mixed:
     return Mixed(768, branches, "average", 192, lineage, dilation=dilation)
 
 
-def _mixed_7a(lineage: Lineage, dilation: int) -> Mixed:
+def _mixed_7a(lineage: Lineage, dilation: int, average: bool) -> Mixed:
     branches: dict[str, Branch] = {
         "branch3x3": [(192, 1), (320, 3)],
         "branch7x7x3": [(192, 1), (192, ROW), (192, COLUMN), (192, 3)],
     }
-    return Mixed(768, branches, "max", 0, lineage, stride=2, dilation=dilation)
+    return Mixed(768, branches, "max", 0, lineage, stride=2, dilation=dilation, average=average)
 
 
 def _mixed_7(c_in: int, pool: PoolKind, lineage: Lineage, dilation: int) -> Mixed:
@@ -151,8 +159,8 @@ class InceptionV3(Backbone):
     tail_channels = 2048
 
     @classmethod
-    def levels(cls, lineage: Lineage, dilate: bool) -> Sequence[nn.Sequential]:
-        dilation = 2 if dilate else 1
+    def levels(cls, lineage: Lineage, cut: Cut) -> Sequence[nn.Sequential]:
+        dilation = 1 if cut == "bas" else 2
         stem = named(
             Conv2d_1a_3x3=ConvUnit(3, 32, 3, lineage, stride=2),
             Conv2d_2a_3x3=ConvUnit(32, 32, 3, lineage, padding="none"),
@@ -171,7 +179,7 @@ class InceptionV3(Backbone):
         for letter, width in zip("bcde", (128, 160, 160, 192), strict=True):
             mixed_6.add_module(f"Mixed_6{letter}", _mixed_6(width, lineage, dilation))
         tail = named(
-            Mixed_7a=_mixed_7a(lineage, dilation),
+            Mixed_7a=_mixed_7a(lineage, dilation, cut == "averaged"),
             Mixed_7b=_mixed_7(1280, "average", lineage, dilation),
             Mixed_7c=_mixed_7(2048, "max" if lineage.tf_pooling else "average", lineage, dilation),
         )

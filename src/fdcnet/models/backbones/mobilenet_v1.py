@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fdcnet.models.backbones.base import HALF_RANGE, IMAGENET_MEAN, IMAGENET_STD, Backbone, ConvUnit, Lineage
+from fdcnet.models.backbones.base import HALF_RANGE, IMAGENET_MEAN, IMAGENET_STD, Backbone, ConvUnit, Cut, Lineage
 
 # Output channels and stride of the depthwise blocks 1..13. Block 6 has stride 2 in the stock network.
 BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 1), *[(512, 1)] * 5, (1024, 2), (1024, 1))
@@ -51,14 +51,15 @@ class MobileNetV1(Backbone):
     tail_channels = 1024
 
     @classmethod
-    def levels(cls, lineage: Lineage, dilate: bool) -> Sequence[nn.Sequential]:
+    def levels(cls, lineage: Lineage, cut: Cut) -> Sequence[nn.Sequential]:
         levels = [nn.Sequential() for _ in LEVEL_ENDS]
         levels[0].add_module("Conv2d_0", ConvUnit(3, 32, 3, lineage, stride=2))
         c_in = 32
         for block, (c_out, stride) in enumerate(BLOCKS, 1):
             level = levels[next(i for i, end in enumerate(LEVEL_ENDS) if block <= end)]
-            dilation = 2 if dilate and block > CUT else 1
-            depthwise = ConvUnit(c_in, c_in, 3, lineage, stride=stride, dilation=dilation, groups=c_in)
+            dilation = 2 if cut != "bas" and block > CUT else 1
+            average = cut == "averaged" and dilation > 1
+            depthwise = ConvUnit(c_in, c_in, 3, lineage, stride=stride, dilation=dilation, groups=c_in, average=average)
             level.add_module(f"Conv2d_{block}_depthwise", depthwise)
             level.add_module(f"Conv2d_{block}_pointwise", ConvUnit(c_in, c_out, 1, lineage))
             c_in = c_out

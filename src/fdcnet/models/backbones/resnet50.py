@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fdcnet.models.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Backbone, Lineage, named
+from fdcnet.models.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Backbone, Cut, Lineage, named
 
 
 class Bottleneck(nn.Module):
@@ -41,8 +41,8 @@ class ResNet50(Backbone):
     tail_channels = 2048
 
     @classmethod
-    def levels(cls, lineage: Lineage, dilate: bool) -> Sequence[nn.Sequential]:
-        dilation = 2 if dilate else 1
+    def levels(cls, lineage: Lineage, cut: Cut) -> Sequence[nn.Sequential]:
+        dilation = 1 if cut == "bas" else 2
         stem = named(
             conv1=nn.Conv2d(3, 64, 7, 2, padding=3, bias=False),
             bn1=nn.BatchNorm2d(64),

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fdcnet.models.backbones.base import HALF_RANGE, Backbone, ConvUnit, Lineage
+from fdcnet.models.backbones.base import HALF_RANGE, Backbone, ConvUnit, Cut, Lineage
 
 
 class Tiny(Backbone):
@@ -18,8 +18,8 @@ class Tiny(Backbone):
     tail_stride = 8
 
     @classmethod
-    def levels(cls, lineage: Lineage, dilate: bool) -> Sequence[nn.Sequential]:
-        del dilate  # no stride is taken out
+    def levels(cls, lineage: Lineage, cut: Cut) -> Sequence[nn.Sequential]:
+        del cut  # no stride is taken out
         return (
             nn.Sequential(ConvUnit(3, 32, 3, lineage, stride=2)),
             nn.Sequential(ConvUnit(32, 64, 3, lineage, stride=2)),

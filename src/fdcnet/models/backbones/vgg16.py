@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fdcnet.models.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Backbone, Lineage
+from fdcnet.models.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Backbone, Cut, Lineage
 
 GROUPS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
@@ -24,8 +24,8 @@ class VGG16(Backbone):
     tail_channels = 512
 
     @classmethod
-    def levels(cls, lineage: Lineage, dilate: bool) -> Sequence[nn.Sequential]:
-        del dilate
+    def levels(cls, lineage: Lineage, cut: Cut) -> Sequence[nn.Sequential]:
+        del cut
         groups: list[nn.Sequential] = []
         c_in, place = 3, 0  # children are numbered as in torchvision's `features`
         for widths in GROUPS:
