@@ -40,6 +40,8 @@ class DataConfig:
     """Side of the decoded square photo."""  # BAS
     crop: int = 224
     """Side of the square the network sees."""  # BAS
+    zoom: float = 1.0
+    """Training squares are cut from this share to all of a photo's side and resized; 1: a plain crop (BAS)."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class TrainConfig:
     base_epochs: int = 50  # paper, CUB-200, MobileNetV1
     step_epochs: int = 150  # paper, CUB-200, MobileNetV1
     batch_size: int = 64
+    label_smoothing: float = 0.0
+    """Of the classification loss alone."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """auto: bf16 on a GPU, fp32 on a CPU."""
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -214,7 +218,9 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
         if isinstance(value, hint):
             return value
         if not isinstance(value, dict):
-            raise UserError(f"'{key}' is a group of settings, not {value!r}.", f"Set its keys, such as {key}.{_first_key(hint)}.")
+            raise UserError(
+                f"'{key}' is a group of settings, not {value!r}.", f"Set its keys, such as {key}.{_first_key(hint)}."
+            )
         return from_dict(hint, value, f"{key}.")
     origin = typing.get_origin(hint)
     if origin is Literal:

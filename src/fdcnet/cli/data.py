@@ -37,7 +37,9 @@ def _print(report: Report) -> None:
     console.print(f"{report.name}: {report.num_classes} classes", markup=False)
     for name, split in (("train", report.train), ("test", report.test)):
         console.print(f"  {name:<6} {_counts(split)}", markup=False)
-    console.print(f"  size   {_spread(report.widths)} wide, {_spread(report.heights)} high (min / median / max)", markup=False)
+    console.print(
+        f"  size   {_spread(report.widths)} wide, {_spread(report.heights)} high (min / median / max)", markup=False
+    )
     for finding in report.findings:
         console.print(f"[{COLOURS[finding.severity]}]{finding.severity}[/]", end=" ")
         console.print(f"{finding.what}\n  {finding.what_to_do}", markup=False)
@@ -50,7 +52,9 @@ def _print(report: Report) -> None:
 
 
 def _counts(split: SplitCounts) -> str:
-    return f"{split.images} photos, {split.boxes} boxes, {_spread(split.per_class)} photos per class (min / median / max)"
+    return (
+        f"{split.images} photos, {split.boxes} boxes, {_spread(split.per_class)} photos per class (min / median / max)"
+    )
 
 
 def _spread(spread: Spread) -> str:

@@ -23,7 +23,9 @@ def doctor() -> None:
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     console.print(f"device    {facts['device']}", markup=False, highlight=False)
     if not torch.cuda.is_available():
-        console.print("          no GPU: small data sets and the tiny backbone are fine, CUB-200 takes days", highlight=False)
+        console.print(
+            "          no GPU: small data sets and the tiny backbone are fine, CUB-200 takes days", highlight=False
+        )
     console.print(f"versions  {versions}", markup=False, highlight=False)
     for extra, (module, what) in EXTRAS.items():
         there = importlib.util.find_spec(module) is not None

@@ -28,11 +28,16 @@ def evaluate(
     map_: Annotated[str | None, typer.Option("--map", help="class (map of the true class) or topk-mean.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Of the map, between 0 and 1.")] = None,
     crops: Annotated[int | None, typer.Option(help="Views averaged for the class: 1, 2 or 10.")] = None,
-    thresholds: Annotated[int, typer.Option(help="Number of thresholds in the sweep (curves, MaxBoxAcc).")] = len(SWEEP),
+    thresholds: Annotated[int, typer.Option(help="Number of thresholds in the sweep (curves, MaxBoxAcc).")] = len(
+        SWEEP
+    ),
     set_: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Any other part of the protocol, e.g. `--set frame=image`.")
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other part of the protocol, e.g. `--set frame=image`."),
     ] = [],  # noqa: B006: typer copies it
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for results.json and the per-image table.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for results.json and the per-image table.")
+    ] = None,
     device: options.Device = None,
     cache: options.Cache = None,
 ) -> None:
@@ -59,7 +64,9 @@ def evaluate(
     if not dataset.test:
         console.print("There is no test part: measuring on all photos.")
     if len(records) < len(dataset.test or dataset.train):
-        console.print(f"Left out: {len(dataset.test or dataset.train) - len(records)} photos of classes the model does not know.")
+        console.print(
+            f"Left out: {len(dataset.test or dataset.train) - len(records)} photos of classes the model does not know."
+        )
     photos = runtime.decode("decoding photos", records, state.config.data.size)
     sweep = [(i + 1) / (thresholds + 1) for i in range(thresholds)]
     [table] = measure(state, find_method(state.config.method)(), runtime, photos, [protocol], sweep)
@@ -75,7 +82,9 @@ def evaluate(
     )
     console.print(to_rich(results_table({dataset.name: results})))
     _print_curve(table.thresholds, threshold_curve(table, iou=protocol.iou, average=protocol.average))
-    console.print("Protocol: " + ", ".join(f"{key} {value}" for key, value in results["protocol"].items()), markup=False)
+    console.print(
+        "Protocol: " + ", ".join(f"{key} {value}" for key, value in results["protocol"].items()), markup=False
+    )
     if out:
         out.mkdir(parents=True, exist_ok=True)
         table.save(out / "predictions.csv.gz")

@@ -7,13 +7,18 @@ import typer
 
 Set = Annotated[
     list[str],
-    typer.Option("--set", metavar="KEY=VALUE", help="Change any setting, e.g. `--set train.optim.lr=0.002` (repeatable)."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change any setting, e.g. `--set train.optim.lr=0.002` (repeatable)."
+    ),
 ]
 Recipe = Annotated[
-    Path | None, typer.Option("--recipe", "-r", metavar="FILE", help="A YAML file of settings, such as those in recipes/.")
+    Path | None,
+    typer.Option("--recipe", "-r", metavar="FILE", help="A YAML file of settings, such as those in recipes/."),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Cache = Annotated[
     Path | None,
-    typer.Option("--cache", metavar="DIR", help="Where decoded photos are kept. [default: $FDCNET_CACHE or the user's cache]"),
+    typer.Option(
+        "--cache", metavar="DIR", help="Where decoded photos are kept. [default: $FDCNET_CACHE or the user's cache]"
+    ),
 ]

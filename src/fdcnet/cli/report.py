@@ -13,7 +13,9 @@ from fdcnet.report.tables import summary_table, to_rich
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders; several are shown side by side.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The page. [default: report.html in the first run]")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The page. [default: report.html in the first run]")
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page about runs: curves, overlays, tables, and how they were made."""
     page = write_report(runs, out or runs[0] / "report.html")

@@ -16,16 +16,30 @@ from fdcnet.training.learner import train as run_training
 
 
 def train(
-    data: Annotated[str | None, typer.Argument(help="Photos: a folder per class, CSV, COCO JSON, CUB-200, ImageNet.")] = None,
+    data: Annotated[
+        str | None, typer.Argument(help="Photos: a folder per class, CSV, COCO JSON, CUB-200, ImageNet.")
+    ] = None,
     method: Annotated[str | None, typer.Option("--method", "-m", help="See `fdcnet methods`.")] = None,
     recipe: options.Recipe = None,
-    backbone: Annotated[str | None, typer.Option("--backbone", "-b", help="mobilenet_v1, inception_v3, efficientnet_lite0, resnet50, vgg16, tiny.")] = None,
-    weights: Annotated[str | None, typer.Option("--weights", "-w", help="Pretrained backbone: a .safetensors or .pth file, auto, or none.")] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option("--backbone", "-b", help="mobilenet_v1, inception_v3, efficientnet_lite0, resnet50, vgg16, tiny."),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", "-w", help="Pretrained backbone: a .safetensors or .pth file, auto, or none."),
+    ] = None,
     base: Annotated[int | None, typer.Option(help="Classes of the first task; 0: all in one task.")] = None,
     step: Annotated[int | None, typer.Option(help="Classes of each later task.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Run folder. [default: runs/DATA-BACKBONE-METHOD-SEED]")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder from its last checkpoint.")] = False,
-    base_model: Annotated[Path | None, typer.Option(help="Take the first task from this saved model instead of learning it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Run folder. [default: runs/DATA-BACKBONE-METHOD-SEED]")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in that folder from its last checkpoint.")
+    ] = False,
+    base_model: Annotated[
+        Path | None, typer.Option(help="Take the first task from this saved model instead of learning it.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Order of photos and classes, crops, initial values.")] = None,
     device: options.Device = None,
     cache: options.Cache = None,
@@ -54,7 +68,15 @@ def train(
     for note in dataset.notes:
         console.print(note, markup=False)
     run_dir = out or Path("runs") / f"{dataset.name}-{config.model.backbone}-{config.method}-s{config.seed}"
-    results = run_training(config, dataset, run_dir, resume=resume, base_model=base_model, listener=watcher(), cache_dir=cache or default_cache_dir())
+    results = run_training(
+        config,
+        dataset,
+        run_dir,
+        resume=resume,
+        base_model=base_model,
+        listener=watcher(),
+        cache_dir=cache or default_cache_dir(),
+    )
     console.print(to_rich(results_table({config.method: results})))
     page = write_report([run_dir], run_dir / "report.html")
     console.print(f"Model: {run_dir / 'model'}\nReport: {page}", markup=False)

@@ -2,12 +2,13 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fdcnet.data.records import Batch
@@ -88,6 +89,21 @@ def _crop_by_slices(pixels: Tensor, indices: Tensor, top: Tensor, left: Tensor, 
     return out
 
 
+def zoom_batch(
+    pixels: Tensor, indices: Tensor, top: Tensor, left: Tensor, side: Tensor, flip: Tensor, crop: int
+) -> Tensor:
+    """A square of `side` (B,) of each photo, resized to `crop`, mirrored where `flip`: (B, crop, crop, 3) float."""
+    size = pixels.shape[1]
+    steps = (torch.arange(crop, device=pixels.device) + 0.5) / crop  # (crop,) centres, as shares of the square
+    rows = top[:, None] + side[:, None] * steps
+    columns = left[:, None] + side[:, None] * torch.where(flip[:, None], 1 - steps, steps)
+    shape = (len(indices), crop, crop)
+    grid = torch.stack([columns[:, None, :].expand(shape), rows[:, :, None].expand(shape)], dim=3)  # (B, crop, crop, 2)
+    photos = pixels[indices].permute(0, 3, 1, 2).float()
+    zoomed = F.grid_sample(photos, (2 * grid / size - 1).float(), padding_mode="border", align_corners=False)
+    return zoomed.permute(0, 2, 3, 1)
+
+
 def normalise(
     crops: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor, dtype: torch.dtype = torch.float32
 ) -> Tensor:
@@ -115,6 +131,7 @@ class Batches:
         mean: Sequence[float],
         std: Sequence[float],
         device: torch.device,
+        zoom: float = 1.0,
     ) -> None:
         size = pixels.shape[1]
         assert len(pixels) == len(labels) == len(from_memory), "a label and a flag for each photo"
@@ -126,8 +143,12 @@ class Batches:
         self.mean, self.std = (torch.tensor(value, dtype=torch.float32, device=device) for value in (mean, std))
         # All that varies from step to step is laid out for the whole epoch here: no step waits for the device.
         flat = torch.cat(index_batches) if index_batches else torch.empty(0, dtype=torch.int64)
-        top, left, flip = _places(len(flat), size - crop, augment, seed_key)
-        self.where = [values.to(self.pixels.device) for values in (flat, top, left, flip)]
+        self.zooms = augment and zoom < 1
+        if self.zooms:
+            where = _zoomed_places(len(flat), size, zoom, seed_key)
+        else:
+            where = _places(len(flat), size - crop, augment, seed_key)
+        self.where = [values.to(self.pixels.device) for values in (flat, *where)]
         self.labels, self.from_memory = labels.cpu()[flat].to(device), from_memory.cpu()[flat].to(device)
 
     def __len__(self) -> int:
@@ -143,8 +164,9 @@ class Batches:
             yield Batch(images, *rest)
 
     def _crops(self) -> Iterator[Tensor]:
-        for indices, top, left, flip in zip(*(values.split(self.lengths) for values in self.where), strict=True):
-            yield crop_batch(self.pixels, indices, top, left, flip, self.crop)
+        cut: Callable[..., Tensor] = zoom_batch if self.zooms else crop_batch
+        for where in zip(*(values.split(self.lengths) for values in self.where), strict=True):
+            yield cut(self.pixels, *where, self.crop)
 
 
 def _places(num: int, margin: int, augment: bool, seed_key: Key) -> tuple[Tensor, Tensor, Tensor]:
@@ -154,6 +176,14 @@ def _places(num: int, margin: int, augment: bool, seed_key: Key) -> tuple[Tensor
     generator = rng(*seed_key, "crop")
     corners = torch.from_numpy(generator.integers(0, margin + 1, (2, num)))
     return corners[0], corners[1], torch.from_numpy(generator.random(num) < 0.5)
+
+
+def _zoomed_places(num: int, size: int, zoom: float, seed_key: Key) -> tuple[Tensor, ...]:
+    """Top, left, side and mirroring of squares whose side is `zoom` to all of the photo's."""
+    generator = rng(*seed_key, "zoom")
+    side = size * generator.uniform(zoom, 1, num)
+    top, left = generator.random((2, num)) * (size - side)
+    return *(torch.from_numpy(values) for values in (top, left, side)), torch.from_numpy(generator.random(num) < 0.5)
 
 
 def prefetch(items: Iterable[T], depth: int = PREFETCH) -> Iterator[T]:

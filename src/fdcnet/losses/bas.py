@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def classification(scores: Tensor, labels: Tensor) -> Tensor:
+def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """L_cls (equation 1): cross-entropy of the pooled scores. (B, K), (B,) -> scalar"""
-    return F.cross_entropy(scores.float(), labels)
+    return F.cross_entropy(scores.float(), labels, label_smoothing=smoothing)
 
 
 def foreground_classification(activation_map: Tensor, masks: Tensor, labels: Tensor) -> Tensor:

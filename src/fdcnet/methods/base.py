@@ -91,7 +91,7 @@ def wsol_losses(state: State, outputs: Outputs, batch: Batch) -> Losses:
     background = state.network.background_score(outputs.features, masks, batch.labels)
     image = bas.class_score(outputs.activation_map, batch.labels)
     return {
-        "cls": bas.classification(outputs.scores, batch.labels),
+        "cls": bas.classification(outputs.scores, batch.labels, state.config.train.label_smoothing),
         "cls_fg": weights.cls_fg * bas.foreground_classification(outputs.activation_map, masks, batch.labels),
         "bas": weights.bas * bas.background_suppression(background, image),
         "area": weights.area * bas.area(masks),

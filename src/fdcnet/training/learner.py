@@ -171,6 +171,7 @@ class Learner:
                 indices(epoch),
                 crop=config.data.crop,
                 augment=True,
+                zoom=config.data.zoom,
                 seed_key=(*key, epoch, "crop"),
                 mean=lineage.mean,
                 std=lineage.std,

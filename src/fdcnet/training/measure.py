@@ -89,7 +89,7 @@ def examples_of(
     state: State, photos: PixelCache, table: Table, protocol: Protocol, rows: Sequence[int]
 ) -> list[Example]:
     """Photo, map and facts of each row, in the frame of the protocol."""
-    task_of = {name: task for name, task in zip(state.classes, state.task_numbers, strict=True)}
+    task_of = dict(zip(state.classes, state.task_numbers, strict=True))
     crop, size = state.config.data.crop, state.config.data.size
     examples: list[Example] = []
     for row in rows:

@@ -34,7 +34,11 @@ class Runtime:
 
     def decode(self, what: str, records: Sequence[Record], size: int) -> PixelCache:
         cache = PixelCache.build(
-            records, size, self.cache_dir, self.device, progress=lambda done, all_: self.listener.progress(what, done, all_)
+            records,
+            size,
+            self.cache_dir,
+            self.device,
+            progress=lambda done, all_: self.listener.progress(what, done, all_),
         )
         for path, reason in cache.broken:
             self.listener.note(f"left out {path}: {reason}")
