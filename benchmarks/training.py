@@ -37,7 +37,7 @@ def main() -> None:
     print(f"matrix product: {peak / 1e12:.0f} TFLOP/s")
     for backbone in arguments.backbones:
         rates = {}
-        for kernels in ("cudnn", "triton") if backbone == "mobilenet_v1" else ("cudnn",):
+        for kernels in ("cudnn", "triton"):
             step = make_step(backbone, arguments.batch)
             with without_triton(kernels == "cudnn"):
                 if not rates:
@@ -49,10 +49,11 @@ def main() -> None:
                     print_profile(step)
             share = rates[kernels] * flops / peak
             ratio = rates[kernels] / rates["cudnn"]
-            print(f"{backbone} {kernels}: {rates[kernels]:.0f} images/s, {ratio:.2f}x cudnn, {100 * share:.0f} % of the limit")
+            speed = f"{rates[kernels]:.0f} images/s, {ratio:.2f}x cudnn, {100 * share:.0f} % of the limit"
+            print(f"{backbone} {kernels}: {speed}")
 
 
-def make_step(backbone: str, batch: int):  # noqa: ANN201
+def make_step(backbone: str, batch: int):
     config = Config(model=ModelConfig(backbone=backbone, weights="none"))
     network = new_network(config.model, 0)
     network.grow(CLASSES)
@@ -78,7 +79,7 @@ class FakeTask:
     number = 1
 
 
-class without_triton:  # noqa: N801: reads as a clause
+class without_triton:
     """cuDNN's kernels while `wanted`."""
 
     def __init__(self, wanted: bool) -> None:
@@ -93,7 +94,7 @@ class without_triton:  # noqa: N801: reads as a clause
         depthwise._triton_can = self.kept
 
 
-def images_per_second(step, batch: int, steps: int) -> float:  # noqa: ANN001
+def images_per_second(step, batch: int, steps: int) -> float:
     for _ in range(8):
         step()
     torch.cuda.synchronize()
@@ -116,7 +117,7 @@ def matmul_rate(side: int = 8192, repeats: int = 10) -> float:
     return repeats * 2 * side**3 / (time.perf_counter() - started)
 
 
-def print_profile(step) -> None:  # noqa: ANN001
+def print_profile(step) -> None:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(5):
             step()

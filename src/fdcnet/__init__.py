@@ -1,0 +1,10 @@
+"""Class-incremental weakly supervised object localization."""
+
+from fdcnet.config import Config
+from fdcnet.config import load as load_config
+from fdcnet.data.sources import read as read_dataset
+from fdcnet.methods import METHODS
+from fdcnet.models.backbones import BACKBONES
+from fdcnet.training.learner import train
+
+__all__ = ["BACKBONES", "METHODS", "Config", "load_config", "read_dataset", "train"]

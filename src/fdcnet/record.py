@@ -30,6 +30,7 @@ from fdcnet.errors import UserError
 SCHEMA = 1
 PACKAGES = ("fdcnet", "torch", "numpy", "Pillow", "scipy", "safetensors")
 SOURCE = Path(__file__).resolve().parent
+COMMIT_VARIABLE = "FDCNET_COMMIT"
 
 Example = tuple[str, NDArray[np.uint8], NDArray[Any], Mapping[str, Any]]  # id, photo (H, W, 3), map (H, W), facts
 
@@ -146,15 +147,18 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def commit(folder: Path = SOURCE) -> str | None:
-    """The commit of the checkout that this source lies in, `-dirty` when the source was modified; None elsewhere."""
+    """The commit of the checkout that this source lies in, `-dirty` when the source was modified.
+
+    Elsewhere what FDCNET_COMMIT says: for a copy of the checkout on a machine without git.
+    """
     try:
         # An installed copy may lie inside somebody else's checkout: its commit says nothing about this source.
         if Path(_git(folder, "rev-parse", "--show-toplevel")).resolve() / "src" / folder.name != folder.resolve():
-            return None
+            return os.environ.get(COMMIT_VARIABLE)
         head = _git(folder, "rev-parse", "HEAD")
         return f"{head}-dirty" if _git(folder, "status", "--porcelain", "--", ".") else head
     except (OSError, subprocess.SubprocessError):
-        return None
+        return os.environ.get(COMMIT_VARIABLE)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -34,7 +34,9 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_run_is_recorded_and_its_model_loads_again(name: str, small_dataset: Dataset, tmp_path: Path, small_config: Make) -> None:
+def test_a_run_is_recorded_and_its_model_loads_again(
+    name: str, small_dataset: Dataset, tmp_path: Path, small_config: Make
+) -> None:
     results = train(small_config(name), small_dataset, tmp_path / "run")
     num_tasks = 1 if find_method(name).one_task else 2
     assert [task["num_classes"] for task in results["tasks"]] == [2, 4][-num_tasks:]
@@ -85,7 +87,9 @@ class KillAt(Listener):
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("epochs", [1, 3])
-def test_a_killed_run_goes_on_exactly(name: str, epochs: int, small_dataset: Dataset, tmp_path: Path, small_config: Make) -> None:
+def test_a_killed_run_goes_on_exactly(
+    name: str, epochs: int, small_dataset: Dataset, tmp_path: Path, small_config: Make
+) -> None:
     if epochs > 2 and find_method(name).one_task:
         epochs = 1
     whole = train(small_config(name), small_dataset, tmp_path / "whole")
@@ -115,14 +119,18 @@ class RemoveOldPhotos(Listener):
 
 
 @pytest.mark.parametrize("name", INCREMENTAL)
-def test_old_photos_are_never_opened_again(name: str, small_dataset: Dataset, tmp_path: Path, small_config: Make) -> None:
+def test_old_photos_are_never_opened_again(
+    name: str, small_dataset: Dataset, tmp_path: Path, small_config: Make
+) -> None:
     first = make_stream(small_dataset, 2, 2)[0]
     results = train(small_config(name), small_dataset, tmp_path / "run", listener=RemoveOldPhotos(first))
     assert len(results["tasks"]) == 2
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_memory_keeps_its_budget_and_its_best(name: str, small_dataset: Dataset, tmp_path: Path, small_config: Make) -> None:
+def test_the_memory_keeps_its_budget_and_its_best(
+    name: str, small_dataset: Dataset, tmp_path: Path, small_config: Make
+) -> None:
     train(small_config(name), small_dataset, tmp_path / "run", listener=(snapshot := Snapshot(tmp_path / "run")))
     memory = load_bundle(tmp_path / "run" / "model").memory
     if not find_method(name).uses_memory:

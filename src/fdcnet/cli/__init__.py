@@ -16,7 +16,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="""Teach a model to find new kinds of objects from image labels alone, without forgetting the old ones.
 
-Start with `fdcnet demo` (three minutes, needs no data). Then `fdcnet data check PHOTOS/` and `fdcnet train PHOTOS/`.""",
+Start with `fdcnet demo` (three minutes, no data needed), then `fdcnet data check PHOTOS/`, `fdcnet train PHOTOS/`.""",
 )
 app.command("demo")(demo.demo)
 app.command("train")(train.train)

@@ -10,7 +10,7 @@ app = typer.Typer(no_args_is_help=True, help="Settings: what a run would use.")
 
 
 @app.command()
-def show(recipe: options.Recipe = None, set_: options.Set = []) -> None:  # noqa: B006: typer copies it
+def show(recipe: options.Recipe = None, set_: options.Set = []) -> None:  # noqa: B006 typer copies it
     """Print the settings as a recipe: the defaults, changed by a recipe, changed by `--set`.
 
     Example: `fdcnet config show -r recipes/cub200-mobilenet_v1-joint.yaml --set seed=1 > mine.yaml`

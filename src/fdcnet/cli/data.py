@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from fdcnet.cli.console import console, watcher
-from fdcnet.data.check import Report, Spread, SplitCounts, check as run_check
+from fdcnet.data.check import Report, SplitCounts, Spread
+from fdcnet.data.check import check as run_check
 from fdcnet.data.sources import read
 
 app = typer.Typer(no_args_is_help=True, help="Photos: are they what you think they are?")

@@ -12,7 +12,7 @@ from fdcnet.cli.console import console, percent, watcher
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.record import RunRecord
 from fdcnet.report.page import write_report
-from fdcnet.report.tables import old_and_new, summary_table, to_rich
+from fdcnet.report.tables import brief_table, old_and_new, to_rich
 from fdcnet.training.learner import train
 
 RECIPE = Path(__file__).with_name("demo.yaml")
@@ -39,12 +39,14 @@ def demo(
         run_config = settings.load(RECIPE, method=method, seed=seed)
         results[method] = _learn(method, out / method, run_config, dataset, base_model=out / "base" / "model")
 
-    console.print(to_rich(summary_table(results)))
+    console.print(to_rich(brief_table(results)))
     page = write_report([out / method for method in METHODS], out / "report.html", "fdcnet demo")
     old, new = old_and_new(results[METHODS[0]], "gt_known")
+    named = {method: percent(old_and_new(results[method], "top1_loc")[0]) for method in METHODS}
     console.print(
-        f"After the last task {METHODS[0]} finds {percent(old)} % of the objects of old classes and {percent(new)} % of "
-        f"the new ones; plain fine-tuning finds {percent(old_and_new(results['finetune'], 'gt_known')[0])} % of the old.",
+        f"After the last task {METHODS[0]} finds {percent(old)} % of the objects of old classes and {percent(new)} % "
+        f"of the new ones. It finds and names {named['baseline']} % of the old ones, plain fine-tuning "
+        f"{named['finetune']} %.",
         markup=False,
     )
     console.print(f"{time.monotonic() - started:.0f} seconds. Now open {page}", markup=False)

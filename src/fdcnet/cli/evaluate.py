@@ -17,7 +17,7 @@ from fdcnet.evaluation.incremental import build_results, score_task
 from fdcnet.evaluation.metrics import threshold_curve
 from fdcnet.methods import find_method
 from fdcnet.record import write_json
-from fdcnet.report.tables import results_table, to_rich
+from fdcnet.report.tables import BRIEF, results_table, to_rich
 from fdcnet.training.measure import measure
 from fdcnet.training.runtime import Runtime
 
@@ -34,7 +34,7 @@ def evaluate(
     set_: Annotated[
         list[str],
         typer.Option("--set", metavar="KEY=VALUE", help="Any other part of the protocol, e.g. `--set frame=image`."),
-    ] = [],  # noqa: B006: typer copies it
+    ] = [],  # noqa: B006 typer copies it
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for results.json and the per-image table.")
     ] = None,
@@ -80,7 +80,7 @@ def evaluate(
         protocol=protocol,
         tasks=[scores],
     )
-    console.print(to_rich(results_table({dataset.name: results})))
+    console.print(to_rich(results_table({dataset.name: results}, BRIEF, split=())))
     _print_curve(table.thresholds, threshold_curve(table, iou=protocol.iou, average=protocol.average))
     console.print(
         "Protocol: " + ", ".join(f"{key} {value}" for key, value in results["protocol"].items()), markup=False

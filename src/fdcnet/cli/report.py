@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from fdcnet.cli.console import console
-from fdcnet.record import RunRecord
 from fdcnet.report.page import write_report
-from fdcnet.report.tables import summary_table, to_rich
+from fdcnet.report.runs import all_results, load
+from fdcnet.report.tables import brief_table, to_rich
 
 
 def report(
@@ -19,6 +19,5 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about runs: curves, overlays, tables, and how they were made."""
     page = write_report(runs, out or runs[0] / "report.html")
-    results = {run.name: RunRecord.open(run).results().get("results", {}) for run in runs}
-    console.print(to_rich(summary_table(results)))
+    console.print(to_rich(brief_table(all_results(load(runs)))))
     console.print(f"Report: {page}", markup=False)

@@ -11,7 +11,7 @@ from fdcnet.cli.console import console, watcher
 from fdcnet.data.cache import default_cache_dir
 from fdcnet.data.sources import open_dataset
 from fdcnet.report.page import write_report
-from fdcnet.report.tables import results_table, to_rich
+from fdcnet.report.tables import BRIEF, results_table, to_rich
 from fdcnet.training.learner import train as run_training
 
 
@@ -43,7 +43,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Order of photos and classes, crops, initial values.")] = None,
     device: options.Device = None,
     cache: options.Cache = None,
-    set_: options.Set = [],  # noqa: B006: typer copies it
+    set_: options.Set = [],  # noqa: B006 typer copies it
 ) -> None:
     """Learn a stream of tasks from photos with image labels, and measure after each.
 
@@ -77,6 +77,6 @@ def train(
         listener=watcher(),
         cache_dir=cache or default_cache_dir(),
     )
-    console.print(to_rich(results_table({config.method: results})))
+    console.print(to_rich(results_table({config.method: results}, BRIEF, split=())))
     page = write_report([run_dir], run_dir / "report.html")
     console.print(f"Model: {run_dir / 'model'}\nReport: {page}", markup=False)

@@ -80,7 +80,9 @@ class PixelCache:
         rows = [i for i, record in enumerate(self.records) if record.label in wanted]
         if len(rows) == len(self):
             return self
-        return PixelCache(tuple(self.records[i] for i in rows), self.sizes[rows], self.gather(torch.tensor(rows)))
+        return PixelCache(
+            tuple(self.records[i] for i in rows), self.sizes[rows], self.gather(torch.tensor(rows, dtype=torch.int64))
+        )
 
 
 def default_cache_dir() -> Path:

@@ -23,6 +23,7 @@ METRICS = {
     "gt_known_best": "GT-known at best threshold",
     "best_threshold": "Best threshold",
 }
+BRIEF = ("top1_loc", "top5_loc", "gt_known", "top1_cls")  # what fits a terminal
 SPLIT = ("top1_loc", "gt_known")  # the metrics that are also shown for old and new classes apart
 MISSING = "–"
 
@@ -52,27 +53,42 @@ class Table:
         return self.select(used)
 
 
-def results_table(runs: Mapping[str, Results]) -> Table:
-    """Every metric after every task, old and new classes apart, then average, last and forgetting.
+def results_table(
+    runs: Mapping[str, Results], metrics: Sequence[str] = tuple(METRICS), split: Sequence[str] = SPLIT
+) -> Table:
+    """The metrics after every task, those in `split` for old and new classes apart; then average, last and forgetting.
 
     `runs` maps a name to the content of its results.json.
     """
     columns = [("Run", ""), ("After task", ""), ("Classes", "")]
-    for metric, name in METRICS.items():
-        columns += [(name, "all"), (name, "old"), (name, "new")] if metric in SPLIT else [(name, "")]
+    for metric in metrics:
+        name = METRICS[metric]
+        columns += [(name, "all"), (name, "old"), (name, "new")] if metric in split else [(name, "")]
     rows: list[tuple[Cell, ...]] = []
     for label, results in runs.items():
         for i, task in enumerate(results.get("tasks") or []):
             row: list[Cell] = [label, task.get("task", i + 1), task.get("num_classes")]
-            for metric in METRICS:
-                row += [measured(task, metric), *(old_and_new(results, metric, i) if metric in SPLIT else ())]
+            for metric in metrics:
+                row += [measured(task, metric), *(old_and_new(results, metric, i) if metric in split else ())]
             rows.append(tuple(row))
         for summary in ("average", "last", "forgetting"):
             row = [label, summary, ""]
-            for metric in METRICS:
-                row += [measured(results.get(summary), metric), *(("", "") if metric in SPLIT else ())]
+            for metric in metrics:
+                row += [measured(results.get(summary), metric), *(("", "") if metric in split else ())]
             if any(isinstance(cell, float) for cell in row):
                 rows.append(tuple(row))
+    return Table(tuple(columns), tuple(rows)).without_empty_columns()
+
+
+def brief_table(runs: Mapping[str, Results]) -> Table:
+    """One narrow row per run for a terminal: old and new classes after the last task, and what was forgotten."""
+    columns = [("Run", ""), *((METRICS[metric], part) for metric in SPLIT for part in ("old", "new", "forgotten"))]
+    rows = []
+    for label, results in runs.items():
+        row: list[Cell] = [label]
+        for metric in SPLIT:
+            row += [*old_and_new(results, metric), measured(results.get("forgetting"), metric)]
+        rows.append(tuple(row))
     return Table(tuple(columns), tuple(rows)).without_empty_columns()
 
 

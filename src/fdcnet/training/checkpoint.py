@@ -1,4 +1,4 @@
-"""The checkpoint inside a task: one file, replaced in one move, so that a kill at any moment leaves the last good one."""
+"""The checkpoint inside a task: one file, replaced in one move, so that a kill leaves the last good one."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def read_checkpoint(run_dir: Path) -> Checkpoint | None:
         return None
     with safe_open(path, framework="pt") as file:
         position = Position(**json.loads(file.metadata()["position"]))
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118: not a dict
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 not a dict
     parts: dict[str, dict[str, Tensor]] = {"network": {}, "momentum": {}}
     for name, value in tensors.items():
         part, _, rest = name.partition(".")

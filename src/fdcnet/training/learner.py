@@ -76,6 +76,7 @@ class Learner:
         started = time.monotonic()
         state = self._start(resume, base_model)
         self.record = RunRecord.create(self.record.folder, self._facts(dataset_name), resume=resume)
+        before = self.record.run().get("seconds") or 0
         results: dict[str, Any] = {}
         for task in self.stream:
             if task.number > len(state.task_sizes):
@@ -86,10 +87,11 @@ class Learner:
             if not self._table_file(0, task.number).exists():
                 self._measure(state, task)
                 results = self._write_results(dataset_name, task.number)
+                self.record.write_run(seconds=round(before + time.monotonic() - started, 1))
                 self.listener.task_ended(task, results["tasks"][-1])
         if not results:
             raise UserError(f"{self.record.folder} is complete: nothing is left to do.", "Choose another folder.")
-        self.record.finish((self.record.run().get("seconds") or 0) + time.monotonic() - started)
+        self.record.finish(before + time.monotonic() - started)
         return results
 
     def _start(self, resume: bool, base_model: Path | None) -> State:
@@ -257,6 +259,9 @@ class Learner:
                 protocol=protocol,
                 tasks=scores,
             )
+            results["made"] = {
+                key: self.record.run()[key] for key in ("command", "commit", "device", "versions", "config")
+            }
             self.record.write_results(results, f"results{self._suffix(number)}")
             all_results.append(results)
         return all_results[0]
@@ -320,6 +325,7 @@ class Learner:
             "class_order": [name for task in self.stream for name in task.classes],
             "tasks": [list(task.classes) for task in self.stream],
             "seed": self.config.seed,
+            "memory_images": self.config.memory.budget if self.method.uses_memory else 0,
         }
 
 

@@ -1,4 +1,4 @@
-"""What a training run tells whoever watches: the command line draws bars from it, a test records it, nobody else cares."""
+"""What a training run tells whoever watches: the command line draws bars from it, a test records it."""
 
 from typing import Any
 

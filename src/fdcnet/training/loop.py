@@ -38,7 +38,7 @@ def run_phase(
     on_step: Callable[[int], None] = lambda num_images: None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> None:
-    """Run epochs `first_epoch` to the last. `epoch_batches(n)` must depend on n alone, so that a resumed run is exact."""
+    """Run epochs `first_epoch` to the last. `epoch_batches(n)` must depend on n alone: then a resumed run is exact."""
     total_steps = phase.epochs * steps_per_epoch
     for module in phase.training:
         module.train()

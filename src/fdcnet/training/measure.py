@@ -1,6 +1,8 @@
 """A model against test photos: tables for every protocol, and a few photos with their maps to look at."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -65,8 +67,14 @@ def targets_of(photos: PixelCache, classes: Sequence[str]) -> list[Target]:
             f"The model does not know the class '{unknown.label}' of {unknown.path}.",
             f"It knows {len(classes)} classes, such as {', '.join(classes[:3])}. Leave the others out.",
         )
+    top = Path(os.path.commonpath([record.path.parent for record in photos.records]))
     return [
-        Target(str(record.path), label_of[record.label], (int(size[0]), int(size[1])), record.boxes_xyxy)
+        Target(
+            record.path.relative_to(top).as_posix(),
+            label_of[record.label],
+            (int(size[0]), int(size[1])),
+            record.boxes_xyxy,
+        )
         for record, size in zip(photos.records, photos.sizes, strict=True)
     ]
 

@@ -9,7 +9,7 @@ from fdcnet.config import DataConfig
 from fdcnet.data.cache import default_cache_dir
 from fdcnet.data.records import Dataset
 from fdcnet.data.sources import coco, csv_list, cub, folders, imagenet, wsol
-from fdcnet.data.synthetic import make_synthetic
+from fdcnet.data.synthetic import VERSION, make_synthetic
 from fdcnet.errors import UserError
 
 __all__ = ["FORMATS", "open_dataset", "read", "recognise"]
@@ -35,7 +35,7 @@ def open_dataset(config: DataConfig) -> Dataset:
     """What the settings name: photos on disk, or the generated set."""
     if config.path != "synthetic":
         return read(config.path, config.format, config.classes)
-    dataset = make_synthetic(default_cache_dir() / "synthetic")
+    dataset = make_synthetic(default_cache_dir() / f"synthetic-{VERSION}")
     return dataset.first(config.classes) if config.classes else dataset
 
 
