@@ -63,7 +63,7 @@ def make_synthetic(
 
 
 def class_names(num_classes: int) -> tuple[str, ...]:
-    """In fours with each shape and each pattern once: one of them tells the first four apart, but only both all eight."""
+    """In fours with each shape and each pattern once: either tells the first four apart, but only both all eight."""
     patterns = list(PATTERNS)
     names = [
         f"{patterns[(i + turn) % len(patterns)]} {shape}"
