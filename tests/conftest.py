@@ -25,6 +25,7 @@ SETTINGS = (
     "train.batch_size=4",
     "train.optim.lr=0.003",
     "train.checkpoint_minutes=0",
+    "drift.epochs=2",
     "memory.budget=9",
     "device=cpu",
     "protocols=[{map: class, crops: 2}, {map: topk-mean, crops: 1}]",

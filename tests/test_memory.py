@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fdcnet.errors import UserError
-from fdcnet.memory import ExemplarMemory, herd
+from fdcnet.memory import ExemplarMemory, herd, rank_by_distance
 
 
 def test_herding_takes_what_keeps_the_mean() -> None:
@@ -23,6 +23,12 @@ def test_herding_beats_a_random_choice() -> None:
     mean = features.mean(0)
     herded = (features[herd(features, 10)].mean(0) - mean).norm()
     assert herded < (features[:10].mean(0) - mean).norm() / 2
+
+
+def test_ranking_takes_the_nearest_to_the_mean_first() -> None:
+    features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [3**0.5 / 2, 0.5]])  # 0, 90 and 30 degrees; the mean: 38.8
+    assert rank_by_distance(features, 3) == [2, 0, 1]
+    assert rank_by_distance(features, 1) == [2]
 
 
 def photos(count: int, value: int = 0) -> torch.Tensor:

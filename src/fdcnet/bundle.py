@@ -21,6 +21,7 @@ from fdcnet.methods.base import State
 from fdcnet.models.network import empty_network
 
 FORMAT = 1
+DESCRIBED = {"format", "method", "lineage", "classes", "task_sizes", "num_compensated", "config"}
 
 
 def save_bundle(state: State, path: Path) -> None:
@@ -37,6 +38,7 @@ def save_bundle(state: State, path: Path) -> None:
         "lineage": state.network.lineage.name,
         "classes": [{"name": name, "task": task} for name, task in zip(state.classes, state.task_numbers, strict=True)],
         "task_sizes": state.task_sizes,
+        "num_compensated": state.network.drift.num_old if state.network.drift else 0,
         "config": to_dict(state.config),
     }
     (new / "fdcnet.json").write_text(json.dumps(description, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -48,12 +50,21 @@ def load_bundle(path: Path) -> State:
     """Everything the next task needs, from the bundle alone."""
     description = read_description(path)
     config = from_dict(Config, description["config"])
-    network = empty_network(config.model, description["lineage"], len(description["classes"]))
+    network = empty_network(
+        config.model,
+        description["lineage"],
+        len(description["classes"]),
+        description["num_compensated"],
+        config.drift,
+    )
     try:
         network.load_state_dict(load_file(_found(path) / "weights.safetensors"))
     except (SafetensorError, RuntimeError, OSError) as error:
-        raise UserError(f"The weights in {path} are damaged: {error}", "Restore the bundle from a copy.") from error
-    memory = _read_memory(_found(path) / "memory", config.memory.budget)
+        raise _damaged(_found(path) / "weights.safetensors", error) from error
+    try:
+        memory = _read_memory(_found(path) / "memory", config.memory.budget)
+    except (ValueError, KeyError, OSError) as error:
+        raise _damaged(_found(path) / "memory", error) from error
     return State(
         config=config,
         network=network.eval(),
@@ -73,14 +84,21 @@ def read_description(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is no model: it holds no fdcnet.json.", "Name a bundle, such as runs/NAME/model.")
     try:
         description: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file} is damaged: {error}", "Restore the bundle from a copy.") from error
-    if description.get("format", 0) > FORMAT:
+        newer = description["format"] > FORMAT
+        if not newer and (missing := DESCRIBED - description.keys()):
+            raise ValueError(f"it does not say {', '.join(sorted(missing))}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(file, error) from error
+    if newer:
         raise UserError(
             f"{path} was written by a newer fdcnet (format {description['format']}, this one reads {FORMAT}).",
             "Update fdcnet.",
         )
     return description
+
+
+def _damaged(file: Path, error: Exception) -> UserError:
+    return UserError(f"{file} is damaged: {' '.join(str(error).split())[:200]}", "Restore the bundle from a copy.")
 
 
 def _found(path: Path) -> Path:

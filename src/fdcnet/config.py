@@ -57,6 +57,11 @@ class ModelConfig:
     head_width: int = 1024
     """Channels of the classifier's two hidden convolutions."""  # BAS
     classifier: Literal["linear", "cosine"] = "linear"
+    scale: float = 10.0
+    """Start of a cosine classifier's scale."""  # ours: from 1, the cross-entropy of 100 classes stays above 3.6
+    learn_scale: bool = True  # paper; its public code leaves it at 1
+    feature_relu: bool | None = None
+    """ReLU before the score layer. Left open: for a linear one (BAS), not for a cosine one (LUCIR, public code)."""
     score_relu: bool = False  # ours: results/tuning.md, E; BAS: true, its journal version: false
     """ReLU after the class map; without it, negative scores count as none inside the suppression ratio only."""
     common_foreground: bool = False
@@ -65,7 +70,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class LossWeights:
-    """alpha_1..7 of the paper; beta is `drift.dc_loc`. cls itself has weight 1."""
+    """alpha_1..7 of the paper; beta is `drift.dc_loc`. cls itself has weight 1. A term of weight 0 is not computed."""
 
     cls_fg: float = 0.5  # alpha_1; BAS, CUB, MobileNetV1 and InceptionV3
     bas: float = 1.0  # alpha_2; BAS
@@ -104,6 +109,10 @@ class TrainConfig:
     batch_size: int = 64
     label_smoothing: float = 0.0
     """Of the classification loss alone."""
+    sampling: Literal["natural", "balanced"] = "natural"
+    """Photos of a later task: each once an epoch, or all classes equally often."""
+    separate_softmax: bool = False
+    """Photos of new classes compete with new classes only (CCIL; the paper's public code)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """auto: bf16 on a GPU, fp32 on a CPU."""
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -112,10 +121,47 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class DistillConfig:
+    """How the previous network is remembered. The weights of the terms are under `weights`."""
+
+    temperature: float = 1.0  # ours; the paper's public code: 2
+    softmax: Literal["old", "all"] = "old"
+    """Class probabilities among the old classes (public code), or among all, then sliced (equation 7 as written)."""
+    masks: Literal["mean_square", "norm"] = "mean_square"
+    """Distance of masks: mean square (public code), or the L2 norm (equation 8 as written)."""
+    compensated: bool = False
+    """Distil the previous network's compensated outputs instead of its plain ones."""
+
+
+@dataclass(frozen=True)
+class DriftConfig:
+    """The feature drift compensation modules."""
+
+    classes: bool = True
+    """Compensate class scores (g_dc-c); the paper's ablation switches it."""
+    maps: bool = True
+    """Compensate localization maps (g_dc-l)."""
+    epochs: int = 40  # public code
+    dc_loc: float = 1.0  # beta; public code
+    zero_start: bool = True  # ours: a module that says nothing does no harm; public code: false
+    place: Literal["inside", "after"] = "inside"
+    """Add to the localization logits (equation 11), or to the mask after the sigmoid (public code, `loc_scale` 0.2)."""
+    class_scale: float = 1.0
+    loc_scale: float = 1.0
+    optim: OptimConfig = field(
+        default_factory=lambda: OptimConfig(lr=0.01, head_factor=1.0, bias_factor=1.0, weight_decay=1e-4)
+    )
+
+
+@dataclass(frozen=True)
 class MemoryConfig:
     """The exemplars: the only old photos that a later task may see."""
 
     budget: int = 2000  # the paper's public code, ImageNet-100; the paper names no number for CUB-200
+    features: Literal["shared", "tail"] = "shared"
+    """Pooled features that say how representative a photo is: shared (paper), or the tail's (public code)."""
+    selection: Literal["herding", "ranked"] = "herding"
+    """Greedy herding (paper), or nearest to the class mean first (public code)."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +200,8 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     weights: LossWeights = field(default_factory=LossWeights)
     train: TrainConfig = field(default_factory=TrainConfig)
+    distill: DistillConfig = field(default_factory=DistillConfig)
+    drift: DriftConfig = field(default_factory=DriftConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     protocols: tuple[Protocol, ...] = (Protocol(),)
     """The first one goes to results.json, each further one to results-<map>.json."""

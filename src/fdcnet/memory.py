@@ -26,6 +26,13 @@ def herd(features: Tensor, count: int) -> list[int]:
     return order
 
 
+def rank_by_distance(features: Tensor, count: int) -> list[int]:
+    """Nearest to the class mean first, by cosine. (N, D) -> indices in rank order"""
+    features = F.normalize(features.double(), dim=1)
+    similarity = features @ F.normalize(features.mean(0), dim=0)
+    return similarity.argsort(descending=True, stable=True)[:count].tolist()
+
+
 class ExemplarMemory:
     """At most `budget` photos over all classes, an equal share for each, as decoded pixels in rank order."""
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import torch
 
 from fdcnet.bundle import load_bundle
 from fdcnet.config import Config
-from fdcnet.data.records import Dataset, Task
+from fdcnet.data.records import Batch, Dataset, Task
 from fdcnet.data.stream import make_stream
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import all_methods, find_method
 from fdcnet.methods.base import State
+from fdcnet.methods.fdcnet import FDCNet
 from fdcnet.models.network import new_network
 from fdcnet.training.learner import train
 from fdcnet.training.listener import Listener
@@ -172,3 +174,37 @@ def test_heads_grow_and_old_outputs_stay(name: str, small_dataset: Dataset, smal
     assert after.scores.shape == (2, 4)
     torch.testing.assert_close(after.class_map[:, :2], before.class_map)
     torch.testing.assert_close(after.loc_map[:, :2], before.loc_map)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if issubclass(find_method(name), FDCNet)])
+def test_only_the_drift_modules_change_in_the_drift_phase(
+    name: str, small_dataset: Dataset, tmp_path: Path, small_config: Make
+) -> None:
+    for run, epochs in (("short", 1), ("long", 3)):
+        train(small_config(name, f"drift.epochs={epochs}"), small_dataset, tmp_path / run)
+    short, long = tensors(tmp_path / "short"), tensors(tmp_path / "long")
+    changed = {key for key in short if not torch.equal(short[key], long[key])}
+    assert changed
+    assert all(key.startswith("drift.") for key in changed)
+
+
+def test_drift_targets_chain_through_the_previous_modules(small_dataset: Dataset, small_config: Make) -> None:
+    config = small_config("fdcnet", "drift.zero_start=false")
+    state = State(config, new_network(config.model, 0), ExemplarMemory(9))
+    method = FDCNet()
+    first, second = make_stream(small_dataset, 2, 2)
+    method.begin_task(state, first)
+    assert state.network.drift is None
+    method.begin_task(state, second)
+    assert state.network.drift is not None and state.network.drift.num_old == 2
+    third = replace(second, number=3, first_label=4)
+    method.begin_task(state, third)
+    assert state.previous is not None and state.previous.drift is not None
+    assert state.network.drift.num_old == 4
+    state.network.eval()
+    batch = Batch(torch.randn(2, 3, 32, 32), torch.tensor([0, 5]), torch.tensor([True, False]))
+    losses = method.drift_losses(state, batch)
+    target = state.previous.compensated(state.previous(batch.images))
+    now = state.network.compensated(state.network(batch.images))
+    torch.testing.assert_close(losses["dc_cls"], (now.class_map[:, :4] - target.class_map).square().mean())
+    torch.testing.assert_close(losses["dc_loc"], (now.loc_map[:, :4] - target.loc_map).square().mean())

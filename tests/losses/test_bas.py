@@ -19,7 +19,15 @@ def test_foreground_classification_pools_the_mask_and_weighs_every_class_with_it
     masks = torch.zeros(1, 1, 4, 4)
     masks[..., :2, :2] = 1  # pools to 1 at the first place only, so the pooled scores are 4/4 and 0
     expected = -math.log(math.e / (math.e + 1))
-    assert bas.foreground_classification(activation, masks, tensor([0])).item() == pytest.approx(expected)
+    scores = bas.foreground_scores(activation, masks)
+    assert scores.tolist() == [[1.0, 0.0]]
+    assert bas.classification(scores, tensor([0])).item() == pytest.approx(expected)
+
+
+def test_classification_leaves_out_classes_that_stand_apart() -> None:
+    scores = tensor([[9.0, 0.0, 0.0]])
+    apart = tensor([[True, False, False]])
+    assert bas.classification(scores, tensor([1]), apart=apart).item() == pytest.approx(math.log(2))
 
 
 def test_background_suppression_is_the_mean_ratio() -> None:

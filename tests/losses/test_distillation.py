@@ -16,6 +16,13 @@ def test_kd_classes_is_the_divergence_over_the_old_classes_alone() -> None:
     assert kd.kd_classes(new, old).item() == pytest.approx(expected)
 
 
+def test_kd_classes_among_all_classes() -> None:
+    old = tensor([[math.log(3.0), 0.0]])  # 3/4, 1/4
+    new = tensor([[0.0, 0.0, math.log(2.0)]])  # 1/4, 1/4, 1/2
+    expected = 0.75 * math.log(0.75 / 0.25) + 0.25 * math.log(0.25 / 0.25)
+    assert kd.kd_classes(new, old, over="all").item() == pytest.approx(expected)
+
+
 def test_kd_classes_with_temperature() -> None:
     old, new = tensor([[2 * math.log(3.0), 0.0]]), tensor([[0.0, 0.0]])
     expected = 4 * (0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5))
@@ -32,6 +39,11 @@ def test_kd_masks_leaves_out_samples_of_new_classes() -> None:
     old = tensor([0.1, 0.1]).reshape(2, 1, 1, 1)
     assert kd.kd_masks(masks, old, tensor([True, False])).item() == pytest.approx(0.16)
     assert kd.kd_masks(masks, old, tensor([False, False])).item() == 0
+
+
+def test_kd_masks_as_a_norm() -> None:
+    masks, old = tensor([0.3, 0.4]).reshape(1, 1, 1, 2), torch.zeros(1, 1, 1, 2)
+    assert kd.kd_masks(masks, old, tensor([True]), "norm").item() == pytest.approx(0.5)
 
 
 def test_kd_features_is_one_minus_the_mean_cosine() -> None:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fdcnet.config import ModelConfig
+from fdcnet.config import DriftConfig, ModelConfig
 from fdcnet.models.network import LocalizationNetwork, empty_network, new_network
 
 
@@ -24,9 +24,9 @@ def test_the_background_score_is_that_of_the_erased_features() -> None:
 
 
 def test_the_background_score_moves_the_mask_alone() -> None:
-    network = make().train()
-    outputs = network(torch.randn(2, 3, 96, 96))
-    masks = torch.rand(2, 1, 24, 24, requires_grad=True)
+    network = make(backbone="mobilenet_v1").train()
+    outputs = network(torch.randn(2, 3, 64, 64))
+    masks = torch.rand(2, 1, 8, 8, requires_grad=True)
     features = outputs.features.detach().requires_grad_()
     statistics = {name: value.clone() for name, value in network.named_buffers()}
     network.background_score(features, masks, torch.tensor([0, 2])).sum().backward()
@@ -38,9 +38,9 @@ def test_the_background_score_moves_the_mask_alone() -> None:
 
 
 def test_erased_batches_are_normalised_by_their_own_statistics() -> None:
-    network = make().train()
-    features = network(torch.randn(4, 3, 96, 96)).features
-    masks, labels = torch.full((4, 1, 24, 24), 0.5), torch.zeros(4, dtype=torch.int64)
+    network = make(backbone="mobilenet_v1").train()
+    features = network(torch.randn(4, 3, 64, 64)).features
+    masks, labels = torch.full((4, 1, 8, 8), 0.5), torch.zeros(4, dtype=torch.int64)
     in_training = network.background_score(features, masks, labels)
     network.eval()
     assert not torch.allclose(in_training, network.background_score(features, masks, labels))
@@ -94,3 +94,35 @@ def test_an_empty_network_takes_the_state_of_a_grown_one() -> None:
     twin.load_state_dict(network.state_dict())
     images = torch.randn(1, 3, 96, 96)
     assert torch.equal(network.eval()(images).scores, twin.eval()(images).scores)
+
+
+@pytest.mark.parametrize("place", ["inside", "after"])
+def test_compensation_is_added_to_old_classes_alone(place: str) -> None:
+    network = make().eval()
+    network.add_drift(3, DriftConfig(zero_start=False, place=place, loc_scale=0.5))  # type: ignore[arg-type]
+    assert network.drift is not None
+    plain = network(torch.randn(2, 3, 96, 96))
+    class_change, loc_change = network.drift(plain.features, plain.tail_features)
+    better = network.compensated(plain)
+    torch.testing.assert_close(better.class_map[:, :3], plain.class_map[:, :3] + class_change)
+    assert torch.equal(better.class_map[:, 3:], plain.class_map[:, 3:])
+    assert torch.equal(better.masks[:, 3:], plain.masks[:, 3:])
+    if place == "inside":
+        expected = (plain.loc_map[:, :3] + 0.5 * loc_change).sigmoid()
+    else:
+        expected = plain.loc_map[:, :3].sigmoid() + 0.5 * loc_change
+    torch.testing.assert_close(better.masks[:, :3], expected)
+
+
+def test_compensation_starts_as_nothing_and_each_half_can_be_left_out() -> None:
+    network = make().eval()
+    images = torch.randn(2, 3, 96, 96)
+    plain = network(images)
+    network.add_drift(4, DriftConfig())
+    same = network.compensated(network(images))
+    assert torch.equal(same.class_map, plain.class_map)
+    assert torch.equal(same.loc_map, plain.loc_map)
+    network.add_drift(4, DriftConfig(zero_start=False, classes=False))
+    maps_only = network.compensated(network(images))
+    assert torch.equal(maps_only.class_map, plain.class_map)
+    assert not torch.allclose(maps_only.loc_map, plain.loc_map)

@@ -3,6 +3,7 @@
 import sys
 
 import typer
+from rich.text import Text
 
 from fdcnet.cli import config, data, demo, doctor, evaluate, methods, report, train
 from fdcnet.cli.console import errors
@@ -33,15 +34,15 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        errors.print(f"[bold red]Error:[/] {_plain(error.problem)}\n{_plain(error.remedy)}")
+        _say("Error:", str(error))
         sys.exit(2)
     except RuntimeError as error:
-        errors.print(f"[bold red]Failed:[/] {_plain(str(error))}")
+        _say("Failed:", str(error))
         sys.exit(1)
     except KeyboardInterrupt:
         errors.print("Interrupted.")
         sys.exit(130)
 
 
-def _plain(text: str) -> str:
-    return text.replace("[", "\\[")
+def _say(kind: str, text: str) -> None:
+    errors.print(Text.assemble((kind, "bold red"), f" {text}"))

@@ -10,8 +10,8 @@ from fdcnet.data.records import Task
 from fdcnet.training.listener import Listener
 from fdcnet.training.loop import Epoch
 
-console = Console(soft_wrap=True)
-errors = Console(stderr=True, soft_wrap=True)
+console = Console(soft_wrap=True, emoji=False)  # a path may hold :words: between colons
+errors = Console(stderr=True, soft_wrap=True, emoji=False)
 
 
 def watcher() -> Listener:

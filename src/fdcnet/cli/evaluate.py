@@ -1,5 +1,6 @@
 """`fdcnet evaluate`"""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,10 @@ from fdcnet.bundle import load_bundle
 from fdcnet.cli import options
 from fdcnet.cli.console import console, watcher
 from fdcnet.data.cache import default_cache_dir
+from fdcnet.data.records import Record
 from fdcnet.data.sources import open_dataset
+from fdcnet.data.stream import make_stream
+from fdcnet.errors import UserError
 from fdcnet.evaluation.evaluator import SWEEP
 from fdcnet.evaluation.incremental import build_results, score_task
 from fdcnet.evaluation.metrics import threshold_curve
@@ -57,16 +61,23 @@ def evaluate(
     runtime = Runtime.of(run_config, cache or default_cache_dir(), watcher())
     runtime.place(state.network)
 
-    source = replace(state.config.data, path=data, format="auto") if data else state.config.data
+    source = replace(state.config.data, path=data, format="auto", classes=0) if data else state.config.data
     dataset = open_dataset(source)
-    known = set(state.classes)
-    records = [record for record in dataset.test or dataset.train if record.label in known]
-    if not dataset.test:
+    test: Sequence[Record] = dataset.test
+    if not data and source.holdout:  # the photos that training has set aside
+        test = make_stream(dataset, order=source.order, seed=state.config.seed, holdout=source.holdout)[-1].test
+    elif not test:
         console.print("There is no test part: measuring on all photos.")
-    if len(records) < len(dataset.test or dataset.train):
-        console.print(
-            f"Left out: {len(dataset.test or dataset.train) - len(records)} photos of classes the model does not know."
+        test = dataset.train
+    known = set(state.classes)
+    records = [record for record in test if record.label in known]
+    if not records:
+        raise UserError(
+            f"None of the {len(test)} photos is of a class that the model knows.",
+            f"It knows {len(known)} classes, such as {', '.join(state.classes[:3])}: name the folders like them.",
         )
+    if len(records) < len(test):
+        console.print(f"Left out: {len(test) - len(records)} photos of classes the model does not know.")
     photos = runtime.decode("decoding photos", records, state.config.data.size)
     sweep = [(i + 1) / (thresholds + 1) for i in range(thresholds)]
     [table] = measure(state, find_method(state.config.method)(), runtime, photos, [protocol], sweep)

@@ -5,19 +5,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """L_cls (equation 1): cross-entropy of the pooled scores. (B, K), (B,) -> scalar"""
-    return F.cross_entropy(scores.float(), labels, label_smoothing=smoothing)
+def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0, apart: Tensor | None = None) -> Tensor:
+    """L_cls (equation 1): cross-entropy of the pooled scores. (B, K), (B,) -> scalar
+
+    `apart` (B, K) names classes with which a sample does not compete.
+    """
+    scores = scores.float() if apart is None else scores.float().masked_fill(apart, -1e4)
+    return F.cross_entropy(scores, labels, label_smoothing=smoothing)
 
 
-def foreground_classification(activation_map: Tensor, masks: Tensor, labels: Tensor) -> Tensor:
-    """L_cls-fg (equation 2): cross-entropy of the scores inside the mask of the true class.
+def foreground_scores(activation_map: Tensor, masks: Tensor) -> Tensor:
+    """Inside L_cls-fg (equation 2): the scores inside the mask of the true class, whose cross-entropy the loss is.
 
-    (B, K, H2, W2), (B, 1, H1, W1), (B,) -> scalar
+    (B, K, H2, W2), (B, 1, H1, W1) -> (B, K)
     """
     height, width = activation_map.shape[2:]
     small = F.adaptive_avg_pool2d(masks, (height, width))
-    return F.cross_entropy((activation_map.float() * small).mean((2, 3)), labels)
+    return (activation_map.float() * small).mean((2, 3))
 
 
 def background_suppression(background_score: Tensor, image_score: Tensor, epsilon: float = 1e-8) -> Tensor:

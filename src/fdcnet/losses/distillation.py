@@ -4,21 +4,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def kd_classes(scores: Tensor, old_scores: Tensor, temperature: float = 1.0) -> Tensor:
+def kd_classes(scores: Tensor, old_scores: Tensor, temperature: float = 1.0, over: str = "old") -> Tensor:
     """L_kd-cls (equation 7): KL divergence from the old class probabilities, over the old classes. (B, K), (B, K_old)
 
-    Mean over the batch; times the squared temperature, so that its gradient does not depend on it.
+    The new probabilities are among the old classes (`over` "old"), or among all of them ("all"). Mean over the batch;
+    times the squared temperature, so that its gradient does not depend on it.
     """
-    new = F.log_softmax(scores[:, : old_scores.shape[1]].float() / temperature, dim=1)
+    num_old = old_scores.shape[1]
+    compared = scores[:, :num_old] if over == "old" else scores
+    new = F.log_softmax(compared.float() / temperature, dim=1)[:, :num_old]
     old = F.log_softmax(old_scores.float() / temperature, dim=1)
     return F.kl_div(new, old, reduction="batchmean", log_target=True) * temperature**2
 
 
-def kd_masks(masks: Tensor, old_masks: Tensor, known: Tensor) -> Tensor:
-    """L_kd-loc (equation 8): mean squared difference of the masks of the true class, over the samples whose class the
-    previous network knows. (B, 1, H, W), (B, 1, H, W), (B,) bool -> scalar
+def kd_masks(masks: Tensor, old_masks: Tensor, known: Tensor, distance: str = "mean_square") -> Tensor:
+    """L_kd-loc (equation 8): difference of the masks of the true class, over the samples whose class the previous
+    network knows. (B, 1, H, W), (B, 1, H, W), (B,) bool -> scalar
+
+    `distance`: "mean_square" of the cells, or the L2 "norm" of the whole mask.
     """
-    difference = (masks.float() - old_masks.float()).square().mean((1, 2, 3))
+    square = (masks.float() - old_masks.float()).square()
+    difference = square.mean((1, 2, 3)) if distance == "mean_square" else (square.sum((1, 2, 3)) + 1e-12).sqrt()
     return (difference * known).sum() / known.sum().clamp(min=1)  # no indexing by `known`: that would wait for the GPU
 
 

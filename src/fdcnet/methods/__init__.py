@@ -6,10 +6,11 @@ from importlib.metadata import entry_points
 from fdcnet.errors import UserError
 from fdcnet.methods.base import Method
 from fdcnet.methods.baseline import Baseline
+from fdcnet.methods.fdcnet import FDCNet
 from fdcnet.methods.finetune import Finetune
 from fdcnet.methods.joint import Joint
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Finetune, Baseline, Joint)}
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Finetune, Baseline, FDCNet, Joint)}
 
 
 def all_methods() -> dict[str, type[Method]]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from fdcnet.config import Config, OptimConfig
@@ -70,6 +71,7 @@ class Method:
                 training=(state.network,),
                 optim=train.optim,
                 is_head=state.network.is_head,
+                data="balanced" if train.sampling == "balanced" and task.num_old else "new+memory",
             )
         ]
 
@@ -86,13 +88,22 @@ class Method:
 
 def wsol_losses(state: State, outputs: Outputs, batch: Batch) -> Losses:
     """L_wsol (equation 6), term by term."""
-    weights = state.config.weights
+    weights, train = state.config.weights, state.config.train
     masks = outputs.masks
+    apart = None
+    if train.separate_softmax and state.previous is not None:
+        apart = other_side(batch.labels, state.previous.num_classes, outputs.class_map.shape[1])
     background = state.network.background_score(outputs.features, masks, batch.labels)
     image = bas.class_score(outputs.activation_map, batch.labels)
+    foreground = bas.foreground_scores(outputs.activation_map, masks)
     return {
-        "cls": bas.classification(outputs.scores, batch.labels, state.config.train.label_smoothing),
-        "cls_fg": weights.cls_fg * bas.foreground_classification(outputs.activation_map, masks, batch.labels),
+        "cls": bas.classification(outputs.scores, batch.labels, train.label_smoothing, apart),
+        "cls_fg": weights.cls_fg * bas.classification(foreground, batch.labels, apart=apart),
         "bas": weights.bas * bas.background_suppression(background, image),
         "area": weights.area * bas.area(masks),
     }
+
+
+def other_side(labels: Tensor, num_old: int, num_classes: int) -> Tensor:
+    """Separated softmax: for each photo of a new class, the old classes, with which it does not compete. (B, K) bool"""
+    return (labels >= num_old)[:, None] & (torch.arange(num_classes, device=labels.device) < num_old)

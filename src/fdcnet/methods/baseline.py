@@ -1,11 +1,14 @@
 """The paper's strong baseline: exemplar memory and four distillation losses (FDCNet without compensation)."""
 
+from dataclasses import replace
+
 import torch
+from torch import Tensor
 
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import distillation as kd
 from fdcnet.methods.base import Losses, Method, State, wsol_losses
-from fdcnet.models.network import Outputs
+from fdcnet.models.network import LocalizationNetwork, Outputs
 
 
 class Baseline(Method):
@@ -23,13 +26,26 @@ class Baseline(Method):
         losses = wsol_losses(state, outputs, batch)
         if state.previous is None:
             return losses
-        weights = state.config.weights
+        weights, distill = state.config.weights, state.config.distill
         known = batch.labels < state.previous.num_classes
-        with torch.no_grad():
-            old = state.previous(batch.images, torch.where(known, batch.labels, 0))
-        return losses | {
-            "kd_cls": weights.kd_cls * kd.kd_classes(outputs.scores, old.scores),
-            "kd_loc": weights.kd_loc * kd.kd_masks(outputs.masks, old.masks, known),
-            "kd_feat_cls": weights.kd_feat_cls * kd.kd_features(outputs.class_features, old.class_features),
-            "kd_feat_loc": weights.kd_feat_loc * kd.kd_features(outputs.features, old.features),
-        }
+        old = self.remembered(state.previous, batch, known, distill.compensated)
+        if weights.kd_cls:
+            divergence = kd.kd_classes(outputs.scores, old.scores, distill.temperature, distill.softmax)
+            losses["kd_cls"] = weights.kd_cls * divergence
+        if weights.kd_loc:
+            losses["kd_loc"] = weights.kd_loc * kd.kd_masks(outputs.masks, old.masks, known, distill.masks)
+        if weights.kd_feat_cls:
+            losses["kd_feat_cls"] = weights.kd_feat_cls * kd.kd_features(outputs.class_features, old.class_features)
+        if weights.kd_feat_loc:
+            losses["kd_feat_loc"] = weights.kd_feat_loc * kd.kd_features(outputs.features, old.features)
+        return losses
+
+    @staticmethod
+    @torch.no_grad()
+    def remembered(previous: LocalizationNetwork, batch: Batch, known: Tensor, compensated: bool) -> Outputs:
+        """The previous network's outputs, its localization map that of each sample's class (of new ones: any)."""
+        labels = torch.where(known, batch.labels, 0)
+        if not compensated:
+            return previous(batch.images, labels)
+        outputs = previous.compensated(previous(batch.images))
+        return replace(outputs, loc_map=outputs.loc_map[torch.arange(len(labels)), labels][:, None])

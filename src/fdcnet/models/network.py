@@ -1,15 +1,16 @@
 """The localization network of BAS: shared features, a classifier with its own tail, and a localizer."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fdcnet.config import ModelConfig
+from fdcnet.config import DriftConfig, ModelConfig
 from fdcnet.models.backbones import Backbone, build_backbone
+from fdcnet.models.drift import DriftModules
 from fdcnet.models.heads import CosineScores, LinearScores, Localizer
 from fdcnet.models.weights import pretrained_backbone
 
@@ -24,6 +25,7 @@ class Outputs:
     class_map: Tensor  # (B, K, H2, W2)  M^cls
     activation_map: Tensor  # (B, K, H2, W2)  what BAS suppresses; the class map itself unless the classifier is cosine
     loc_map: Tensor  # (B, K, H1, W1)  M^CAM, logits; (B, 1, H1, W1) where labels were given
+    mask_change: Tensor | None = None  # (B, K, H1, W1)  compensation that is added after the sigmoid
 
     @property
     def scores(self) -> Tensor:
@@ -33,7 +35,8 @@ class Outputs:
     @property
     def masks(self) -> Tensor:
         """(B, K, H1, W1) in 0..1"""
-        return self.loc_map.float().sigmoid()
+        masks = self.loc_map.float().sigmoid()
+        return masks if self.mask_change is None else masks + self.mask_change
 
 
 class Classifier(nn.Module):
@@ -43,8 +46,8 @@ class Classifier(nn.Module):
         super().__init__()
         width = config.head_width
         self.tail = tail
-        # A cosine layer wants features of both signs: no ReLU before it (LUCIR; the paper's public code).
-        last = nn.Identity() if config.classifier == "cosine" else nn.ReLU()
+        relu = config.classifier == "linear" if config.feature_relu is None else config.feature_relu
+        last = nn.ReLU() if relu else nn.Identity()
         self.hidden = nn.Sequential(
             nn.Conv2d(tail_channels, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), last
         )
@@ -52,7 +55,10 @@ class Classifier(nn.Module):
             if isinstance(layer, nn.Conv2d):
                 nn.init.xavier_uniform_(layer.weight)  # BAS
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-        self.output = CosineScores(width) if config.classifier == "cosine" else LinearScores(width)
+        if config.classifier == "cosine":
+            self.output: CosineScores | LinearScores = CosineScores(width, config.scale, config.learn_scale)
+        else:
+            self.output = LinearScores(width)
         self.score_relu = config.score_relu
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -91,6 +97,9 @@ class LocalizationNetwork(nn.Module):
         self.backbone = backbone.shared
         self.classifier = Classifier(backbone.tail, backbone.tail_channels, config)
         self.localizer = Localizer(backbone.shared_channels, config.common_foreground)
+        self.drift: DriftModules | None = None
+        self.drift_config = DriftConfig()
+        self._drift_shape = (backbone.shared_channels, backbone.tail_channels, config.head_width)
 
     @property
     def num_classes(self) -> int:
@@ -119,6 +128,27 @@ class LocalizationNetwork(nn.Module):
         erased = features.detach() * (1 - masks).to(features.dtype)
         return functional_call(_ScoreOf(self.classifier), frozen | buffers, (erased, labels))
 
+    def add_drift(self, num_old: int, config: DriftConfig) -> None:
+        """Fresh compensation modules for the first `num_old` classes."""
+        device = self.localizer.weight.device
+        self.drift = DriftModules(*self._drift_shape, num_old, config.zero_start).to(device)
+        self.drift_config = config
+
+    def compensated(self, outputs: Outputs) -> Outputs:
+        """Equation 11: old classes get the modules' compensation, new ones are left as they are."""
+        if self.drift is None:
+            return outputs
+        config, num_new = self.drift_config, self.num_classes - self.drift.num_old
+        class_change, loc_change = self.drift(outputs.features, outputs.tail_features)
+        class_map, loc_map, mask_change = outputs.class_map, outputs.loc_map, None
+        if config.classes:
+            class_map = class_map + config.class_scale * pad_classes(class_change, num_new)
+        if config.maps and config.place == "inside":
+            loc_map = loc_map + config.loc_scale * pad_classes(loc_change, num_new)
+        elif config.maps:
+            mask_change = config.loc_scale * pad_classes(loc_change.float(), num_new)
+        return replace(outputs, class_map=class_map, loc_map=loc_map, mask_change=mask_change)
+
     @staticmethod
     def is_head(name: str) -> bool:
         """Whether a parameter is learned from scratch, so at a higher rate than the pretrained rest."""
@@ -129,6 +159,11 @@ class LocalizationNetwork(nn.Module):
         return copy.deepcopy(self).requires_grad_(False).eval()
 
 
+def pad_classes(maps: Tensor, num_new: int) -> Tensor:
+    """Zero maps for classes that came later: (B, K_old, H, W) -> (B, K, H, W)"""
+    return F.pad(maps, (0, 0, 0, 0, 0, num_new))
+
+
 def new_network(config: ModelConfig, seed: int) -> LocalizationNetwork:
     """A network without classes, its backbone pretrained as the settings say."""
     with torch.random.fork_rng(devices=[]):
@@ -136,8 +171,12 @@ def new_network(config: ModelConfig, seed: int) -> LocalizationNetwork:
         return LocalizationNetwork(pretrained_backbone(config.backbone, config.weights, config.cut), config)
 
 
-def empty_network(config: ModelConfig, lineage: str, num_classes: int) -> LocalizationNetwork:
+def empty_network(
+    config: ModelConfig, lineage: str, num_classes: int, num_compensated: int = 0, drift: DriftConfig | None = None
+) -> LocalizationNetwork:
     """The same graph without its values, to be filled from a file."""
     network = LocalizationNetwork(build_backbone(config.backbone, lineage, config.cut), config)
     network.grow(num_classes)
+    if num_compensated:
+        network.add_drift(num_compensated, drift or DriftConfig())
     return network

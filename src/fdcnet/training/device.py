@@ -13,8 +13,10 @@ def find_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"There is no device '{name}'.", "Choose auto, cpu, cuda or cuda:N.") from error
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UserError(f"There is no device '{name}'.", "Choose auto, cpu, cuda or cuda:N.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("A GPU was asked for, but PyTorch sees none.", "Use --device cpu, or see 'fdcnet doctor'.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

@@ -18,13 +18,14 @@ from fdcnet.data.stream import fingerprint, make_stream
 from fdcnet.errors import UserError
 from fdcnet.evaluation.incremental import build_results, score_task
 from fdcnet.evaluation.table import Table
-from fdcnet.memory import ExemplarMemory, herd
+from fdcnet.memory import ExemplarMemory, herd, rank_by_distance
 from fdcnet.methods import find_method
 from fdcnet.methods.base import Method, Phase, State
 from fdcnet.models.network import new_network
 from fdcnet.record import RunRecord, commit, environment, truncate_metrics
 from fdcnet.training import optim
 from fdcnet.training.checkpoint import Checkpoint, Position, read_checkpoint, remove_checkpoint, save_checkpoint
+from fdcnet.training.checks import refuse_impossible
 from fdcnet.training.device import describe
 from fdcnet.training.listener import Listener
 from fdcnet.training.loop import Epoch, run_phase
@@ -70,12 +71,16 @@ class Learner:
         self.listener, self.device = runtime.listener, runtime.device
         self.record = RunRecord(run_dir)
         self.model_dir = run_dir / "model"
+        self.new_photos: dict[int, PixelCache] = {}  # by task: decoded ahead of it
         self.test_photos: PixelCache | None = None
 
     def run(self, dataset_name: str, resume: bool, base_model: Path | None) -> dict[str, Any]:
         started = time.monotonic()
         state = self._start(resume, base_model)
+        self._open_photos(state)
         self.record = RunRecord.create(self.record.folder, self._facts(dataset_name), resume=resume)
+        if base_model and not has_bundle(self.model_dir):
+            save_bundle(state, self.model_dir)  # so that a resumed run needs nothing else
         before = self.record.run().get("seconds") or 0
         results: dict[str, Any] = {}
         for task in self.stream:
@@ -89,17 +94,16 @@ class Learner:
                 results = self._write_results(dataset_name, task.number)
                 self.record.write_run(seconds=round(before + time.monotonic() - started, 1))
                 self.listener.task_ended(task, results["tasks"][-1])
-        if not results:
-            raise UserError(f"{self.record.folder} is complete: nothing is left to do.", "Choose another folder.")
+        if not results:  # killed after the last measurement
+            results = self._write_results(dataset_name, len(self.stream))
         self.record.finish(before + time.monotonic() - started)
         return results
 
     def _start(self, resume: bool, base_model: Path | None) -> State:
         """From the saved model where a run goes on, else a new network. Nothing is written before this has worked."""
-        if self.method.uses_memory:
-            ExemplarMemory(self.config.memory.budget).quota(self.stream[-1].num_classes)
+        refuse_impossible(self.config, self.method, self.stream)
         if resume and self.record.exists():
-            self._refuse_other_settings()
+            self._refuse_other_run()
             if has_bundle(self.model_dir):
                 state = load_bundle(self.model_dir)
                 self.runtime.place(state.network)
@@ -125,10 +129,16 @@ class Learner:
             self._keep_exemplars(state, first, photos, labels_of(photos, first))
         return state
 
+    def _open_photos(self, state: State) -> None:
+        """Those of the next task and the test: a class that cannot be read is found before anything is written."""
+        for task in self.stream[len(state.task_sizes) :][:1]:
+            self.new_photos[task.number] = self._decode_new(task)
+        self.test_photos = self.runtime.decode("decoding test photos", self.stream[-1].test, self.config.data.size)
+
     def _learn(self, state: State, task: Task) -> None:
         seed_torch(self.config.seed, "grow", task.number)
         self.method.begin_task(state, task)
-        new = self._decode_new(task)
+        new = self.new_photos.pop(task.number) if task.number in self.new_photos else self._decode_new(task)
         labels = labels_of(new, task)
         photos = with_memory(new.pixels, labels, state.memory)
 
@@ -209,18 +219,19 @@ class Learner:
 
     def _keep_exemplars(self, state: State, task: Task, new: PixelCache, labels: Tensor) -> None:
         """First trim the old classes, then add the new ones: the budget holds at every moment."""
+        rank = {"herding": herd, "ranked": rank_by_distance}[self.config.memory.selection]
         features = self._pooled_features(state, new.pixels)
         quota = state.memory.quota(task.num_classes)
         state.memory.trim(task.num_classes)
         for label in range(task.num_old, task.num_classes):
             rows = (labels == label).nonzero().squeeze(1)
-            kept = rows[herd(features[rows], quota)]
+            kept = rows[rank(features[rows], quota)]
             state.memory.add(label, new.gather(kept), [new.records[row].path.name for row in kept.tolist()])
         self.listener.note(f"memory: {len(state.memory)} photos, {state.memory.megabytes:.0f} MB")
 
     @torch.inference_mode()
     def _pooled_features(self, state: State, pixels: Tensor) -> Tensor:
-        """Mean shared features of the plain centre crop: (N, C)"""
+        """Mean shared (or tail) features of the plain centre crop: (N, C)"""
         crop, lineage = self.config.data.crop, state.network.lineage
         start = (pixels.shape[1] - crop) // 2
         pooled = []
@@ -228,12 +239,13 @@ class Learner:
             centre = chunk[:, start : start + crop, start : start + crop].to(self.device)
             with self.runtime.autocast:
                 features = state.network.backbone(normalise(centre, lineage.mean, lineage.std))
+                if self.config.memory.features == "tail":
+                    features = state.network.classifier.tail(features)
             pooled.append(features.float().mean((2, 3)).cpu())
         return torch.cat(pooled)
 
     def _measure(self, state: State, task: Task) -> None:
-        if self.test_photos is None:  # once for all tasks
-            self.test_photos = self.runtime.decode("decoding test photos", self.stream[-1].test, self.config.data.size)
+        assert self.test_photos is not None, "opened before the first task"
         photos = self.test_photos.of_classes(state.classes)
         rows = pick_examples(photos.records, state)
         tables = measure(state, self.method, self.runtime, photos, self.config.protocols, keep=rows)
@@ -300,12 +312,19 @@ class Learner:
 
         truncate_metrics(self.record.folder, keep)
 
-    def _refuse_other_settings(self) -> None:
-        recorded = self.record.run()["config"]
-        if recorded != to_dict(self.config):
+    def _refuse_other_run(self) -> None:
+        recorded = self.record.run()
+        if recorded.get("finished"):
+            raise UserError(f"{self.record.folder} is complete: nothing is left to do.", "Choose another folder.")
+        if recorded["config"] != to_dict(self.config):
             raise UserError(
                 f"{self.record.folder} was started with other settings.",
                 "Resume with the same recipe and flags ('fdcnet report' shows them), or choose another folder.",
+            )
+        if recorded["tasks"] != [list(task.classes) for task in self.stream]:
+            raise UserError(
+                f"The photos have other classes than when {self.record.folder} was started.",
+                "Restore the class folders, or start a new run in another folder.",
             )
 
     def _facts(self, dataset_name: str) -> dict[str, Any]:

@@ -91,6 +91,6 @@ class Sums:
             terms = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
             raise Diverged(
                 f"The loss is no finite number any more (phase {phase.name}, epoch {epoch}, step {step}: {terms}).\n"
-                "Lower the learning rate (--set train.optim.lr=...) or set train.optim.clip_norm=5, "
-                "then go on from the last checkpoint with --resume."
+                "Start again in another folder with a lower learning rate (--set train.optim.lr=...) "
+                "or with --set train.optim.clip_norm=5."
             )

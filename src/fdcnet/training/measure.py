@@ -60,6 +60,8 @@ def forward_of(state: State, method: Method, runtime: Runtime) -> Forward:
 
 
 def targets_of(photos: PixelCache, classes: Sequence[str]) -> list[Target]:
+    if not photos.records:
+        return []
     label_of = {name: label for label, name in enumerate(classes)}
     unknown = next((record for record in photos.records if record.label not in label_of), None)
     if unknown:

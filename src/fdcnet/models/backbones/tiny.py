@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fdcnet.models.backbones.base import HALF_RANGE, Backbone, ConvUnit, Lineage
+from fdcnet.models.backbones.base import HALF_RANGE, Backbone, ConvUnit, Cut, Lineage
 
 
 class Tiny(Backbone):
@@ -24,8 +24,8 @@ class Tiny(Backbone):
     tail_stride = 8
 
     @classmethod
-    def levels(cls, lineage: Lineage, dilate: bool) -> Sequence[nn.Sequential]:
-        del dilate  # no stride is taken out
+    def levels(cls, lineage: Lineage, cut: Cut) -> Sequence[nn.Sequential]:
+        del cut  # no stride is taken out
         last = ConvUnit(48, 48, 3, lineage)
         nn.init.constant_(last.bn.bias, -1.0)
         return (
