@@ -11,14 +11,14 @@ from torch import Tensor
 
 from fdcnet.bundle import has_bundle, load_bundle, save_bundle
 from fdcnet.config import Config, to_dict
-from fdcnet.data.batches import Batches, balanced_indices, epoch_indices, normalise
+from fdcnet.data.batches import Batches, balanced_indices, epoch_indices
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Dataset, Task
 from fdcnet.data.stream import fingerprint, make_stream
 from fdcnet.errors import UserError
 from fdcnet.evaluation.incremental import build_results, score_task
 from fdcnet.evaluation.table import Table
-from fdcnet.memory import ExemplarMemory, herd, rank_by_distance
+from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import find_method
 from fdcnet.methods.base import Method, Phase, State
 from fdcnet.models.network import new_network
@@ -27,6 +27,7 @@ from fdcnet.training import optim
 from fdcnet.training.checkpoint import Checkpoint, Position, read_checkpoint, remove_checkpoint, save_checkpoint
 from fdcnet.training.checks import refuse_impossible
 from fdcnet.training.device import describe
+from fdcnet.training.exemplars import keep_exemplars, labels_of
 from fdcnet.training.listener import Listener
 from fdcnet.training.loop import Epoch, run_phase
 from fdcnet.training.measure import examples_of, measure, pick_examples
@@ -126,7 +127,7 @@ class Learner:
         state = replace(state, config=self.config, memory=ExemplarMemory(self.config.memory.budget))
         if self.method.uses_memory:
             photos = self._decode_new(first)
-            self._keep_exemplars(state, first, photos, labels_of(photos, first))
+            keep_exemplars(state, self.runtime, first, photos)
         return state
 
     def _open_photos(self, state: State) -> None:
@@ -139,8 +140,7 @@ class Learner:
         seed_torch(self.config.seed, "grow", task.number)
         self.method.begin_task(state, task)
         new = self.new_photos.pop(task.number) if task.number in self.new_photos else self._decode_new(task)
-        labels = labels_of(new, task)
-        photos = with_memory(new.pixels, labels, state.memory)
+        photos = with_memory(new.pixels, labels_of(new, task), state.memory)
 
         checkpoint = read_checkpoint(self.record.folder)
         if checkpoint and checkpoint.position.task != task.number:
@@ -158,7 +158,7 @@ class Learner:
         state.classes.extend(task.classes)
         state.task_sizes.append(len(task.classes))
         if self.method.uses_memory:
-            self._keep_exemplars(state, task, new, labels)
+            keep_exemplars(state, self.runtime, task, new)
 
     def _run_phase(
         self, state: State, task: Task, index: int, phase: Phase, photos: Photos, resumed: Checkpoint | None
@@ -216,33 +216,6 @@ class Learner:
 
     def _decode_new(self, task: Task) -> PixelCache:
         return self.runtime.decode("decoding training photos", task.train, self.config.data.size)
-
-    def _keep_exemplars(self, state: State, task: Task, new: PixelCache, labels: Tensor) -> None:
-        """First trim the old classes, then add the new ones: the budget holds at every moment."""
-        rank = {"herding": herd, "ranked": rank_by_distance}[self.config.memory.selection]
-        features = self._pooled_features(state, new.pixels)
-        quota = state.memory.quota(task.num_classes)
-        state.memory.trim(task.num_classes)
-        for label in range(task.num_old, task.num_classes):
-            rows = (labels == label).nonzero().squeeze(1)
-            kept = rows[rank(features[rows], quota)]
-            state.memory.add(label, new.gather(kept), [new.records[row].path.name for row in kept.tolist()])
-        self.listener.note(f"memory: {len(state.memory)} photos, {state.memory.megabytes:.0f} MB")
-
-    @torch.inference_mode()
-    def _pooled_features(self, state: State, pixels: Tensor) -> Tensor:
-        """Mean shared (or tail) features of the plain centre crop: (N, C)"""
-        crop, lineage = self.config.data.crop, state.network.lineage
-        start = (pixels.shape[1] - crop) // 2
-        pooled = []
-        for chunk in pixels.split(self.config.train.batch_size):
-            centre = chunk[:, start : start + crop, start : start + crop].to(self.device)
-            with self.runtime.autocast:
-                features = state.network.backbone(normalise(centre, lineage.mean, lineage.std))
-                if self.config.memory.features == "tail":
-                    features = state.network.classifier.tail(features)
-            pooled.append(features.float().mean((2, 3)).cpu())
-        return torch.cat(pooled)
 
     def _measure(self, state: State, task: Task) -> None:
         assert self.test_photos is not None, "opened before the first task"
@@ -346,12 +319,6 @@ class Learner:
             "seed": self.config.seed,
             "memory_images": self.config.memory.budget if self.method.uses_memory else 0,
         }
-
-
-def labels_of(photos: PixelCache, task: Task) -> Tensor:
-    """(N,)"""
-    label_of = {name: task.first_label + i for i, name in enumerate(task.classes)}
-    return torch.tensor([label_of[record.label] for record in photos.records])
 
 
 def with_memory(pixels: Tensor, labels: Tensor, memory: ExemplarMemory) -> Photos:
