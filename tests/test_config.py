@@ -57,6 +57,21 @@ def test_mistakes_are_named_with_their_remedy(override: str, problem: str, remed
     assert remedy in caught.value.remedy
 
 
+def test_a_recipe_extends_another(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("seed: 1\ntrain: {batch_size: 8, optim: {lr: 0.5}}\nprotocols: [{}, {}]\n")
+    (tmp_path / "mine.yaml").write_text("extends: base.yaml\ntrain: {optim: {lr: 0.25}}\nprotocols: [{crops: 1}]\n")
+    loaded = config.load(tmp_path / "mine.yaml")
+    assert (loaded.seed, loaded.train.batch_size, loaded.train.optim.lr) == (1, 8, 0.25)
+    assert loaded.protocols == (Protocol(crops=1),)
+
+
+def test_recipes_that_extend_each_other_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("extends: a.yaml\n")
+    with pytest.raises(UserError, match="extends itself"):
+        config.load(tmp_path / "a.yaml")
+
+
 @pytest.mark.parametrize("text", ["- a\n- b\n", "a: [", "just text"])
 def test_a_broken_recipe_is_refused(tmp_path: Path, text: str) -> None:
     recipe = tmp_path / "r.yaml"

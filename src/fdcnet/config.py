@@ -229,16 +229,29 @@ def parse_overrides(overrides: typing.Sequence[str]) -> dict[str, Any]:
     return parsed
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
+def read_recipe(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The settings in a YAML file, laid over those of the file that its key `extends` names, if any."""
+    if path.resolve() in inside:
+        raise UserError(f"The recipe {path} extends itself.", "Remove one 'extends'.")
     if not path.is_file():
         raise UserError(f"There is no recipe {path}.", "Name a YAML file, for instance one of those under recipes/.")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}", "Repair the file.") from error
-    if values is not None and not isinstance(values, dict):
+    if not isinstance(values, dict):
         raise UserError(f"{path} does not hold settings.", "A recipe is a YAML mapping such as 'method: finetune'.")
-    return values or {}
+    base = values.pop("extends", None)
+    return _laid_over(read_recipe(path.parent / str(base), (*inside, path.resolve())), values) if base else values
+
+
+def _laid_over(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Groups are merged, everything else is replaced."""
+    merged = dict(base)
+    for key, value in values.items():
+        both = isinstance(value, dict) and isinstance(base.get(key), dict)
+        merged[key] = _laid_over(base[key], value) if both else value
+    return merged
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import typer
 
 from fdcnet import config as settings
 from fdcnet.cli import options
-from fdcnet.cli.console import console, watcher
+from fdcnet.cli.console import console, errors, watcher
 from fdcnet.data.cache import default_cache_dir
 from fdcnet.data.sources import open_dataset
 from fdcnet.report.page import write_report
@@ -68,15 +68,19 @@ def train(
     for note in dataset.notes:
         console.print(note, markup=False)
     run_dir = out or Path("runs") / f"{dataset.name}-{config.model.backbone}-{config.method}-s{config.seed}"
-    results = run_training(
-        config,
-        dataset,
-        run_dir,
-        resume=resume,
-        base_model=base_model,
-        listener=watcher(),
-        cache_dir=cache or default_cache_dir(),
-    )
+    try:
+        results = run_training(
+            config,
+            dataset,
+            run_dir,
+            resume=resume,
+            base_model=base_model,
+            listener=watcher(),
+            cache_dir=cache or default_cache_dir(),
+        )
+    except KeyboardInterrupt:
+        errors.print("Interrupted. The same command with --resume goes on from the last checkpoint.")
+        raise
     console.print(to_rich(results_table({config.method: results}, BRIEF, split=())))
     page = write_report([run_dir], run_dir / "report.html")
     console.print(f"Model: {run_dir / 'model'}\nReport: {page}", markup=False)

@@ -40,6 +40,8 @@ class Runtime:
             self.device,
             progress=lambda done, all_: self.listener.progress(what, done, all_),
         )
+        if cache.broken:
+            self.listener.note(f"left out, for they cannot be read: {len(cache.broken)} of {len(records)} photos")
         for path, reason in cache.broken:
-            self.listener.note(f"left out {path}: {reason}")
+            self.listener.note(f"  {path}: {reason}")
         return cache

@@ -1,0 +1,142 @@
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fdcnet.config import OptimConfig
+from fdcnet.data.records import Batch
+from fdcnet.methods.base import Losses, Phase
+from fdcnet.training import optim
+from fdcnet.training.loop import GUARD_EVERY, Diverged, Epoch, run_phase
+
+NO_AUTOCAST = torch.autocast("cpu", enabled=False)
+PLAIN = OptimConfig(lr=0.1, momentum=0.0, weight_decay=0.0, head_factor=1.0, schedule="constant")
+
+
+def batches_of(*values: float, size: int = 2) -> Callable[[int], Iterator[Batch]]:
+    def epoch(number: int) -> Iterator[Batch]:
+        for value in values:
+            images = torch.full((size, 3, 1, 1), value)
+            yield Batch(images, torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.bool))
+
+    return epoch
+
+
+def phase_of(
+    weight: nn.Parameter, losses: Callable[[Batch], Losses], config: OptimConfig = PLAIN, epochs: int = 1
+) -> Phase:
+    return Phase("main", epochs, {"weight": weight}, losses, (), config)
+
+
+def run(phase: Phase, values: tuple[float, ...], first_epoch: int = 1) -> tuple[list[Epoch], list[int]]:
+    epochs: list[Epoch] = []
+    steps: list[int] = []
+    run_phase(
+        phase,
+        batches_of(*values),
+        len(values),
+        NO_AUTOCAST,
+        optim.make_optimizer(phase),
+        first_epoch,
+        on_step=steps.append,
+        on_epoch=epochs.append,
+    )
+    return epochs, steps
+
+
+def test_the_named_losses_are_summed_and_their_means_told() -> None:
+    # "a" is w * x, "b" is 3 w: the gradient is x + 3. w: 1 -> 1 - 0.1 (1 + 3) = 0.6 -> 0.6 - 0.1 (2 + 3) = 0.1
+    weight = nn.Parameter(torch.tensor(1.0))
+    phase = phase_of(weight, lambda batch: {"a": weight * batch.images[0, 0, 0, 0], "b": 3 * weight})
+    [epoch], steps = run(phase, (1.0, 2.0))
+    assert weight.item() == pytest.approx(0.1)
+    assert epoch.number == 1
+    assert epoch.losses == pytest.approx({"a": (1 * 1 + 0.6 * 2) / 2, "b": (3 * 1 + 3 * 0.6) / 2})
+    assert epoch.lr == pytest.approx(0.1)
+    assert epoch.images_per_second > 0
+    assert steps == [2, 2]
+
+
+def test_the_rate_follows_the_steps_of_the_whole_phase() -> None:
+    # cosine over 2 epochs of 2 steps: the shares at the end of the epochs are 1/4 and 3/4
+    weight = nn.Parameter(torch.tensor(1.0))
+    cosine = OptimConfig(lr=0.1, momentum=0.0, head_factor=1.0)
+    epochs, _ = run(phase_of(weight, lambda batch: {"a": 0 * weight}, cosine, epochs=2), (1.0, 1.0))
+    assert [epoch.lr for epoch in epochs] == pytest.approx([0.0853553, 0.0146447], abs=1e-6)
+
+
+def test_it_begins_where_it_is_told() -> None:
+    weight = nn.Parameter(torch.tensor(1.0))
+    phase = phase_of(weight, lambda batch: {"a": weight}, epochs=3)
+    epochs, _ = run(phase, (1.0,), first_epoch=3)
+    assert [epoch.number for epoch in epochs] == [3]
+    assert run(phase, (1.0,), first_epoch=4)[0] == []  # all done before the kill
+
+
+def test_only_the_named_modules_are_in_train_mode() -> None:
+    learning, other = nn.BatchNorm2d(3).eval(), nn.BatchNorm2d(3).eval()
+    seen: list[tuple[bool, bool]] = []
+
+    def losses(batch: Batch) -> Losses:
+        seen.append((learning.training, other.training))
+        return {"a": learning(batch.images).sum()}
+
+    phase = Phase("main", 1, dict(learning.named_parameters()), losses, (learning,), PLAIN)
+    run(phase, (1.0,))
+    assert seen == [(True, False)]
+    assert not learning.training
+
+
+def test_clip_norm_limits_the_whole_gradient() -> None:
+    # gradient (3, 4) has norm 5; clipped to 1 it is (0.6, 0.8)
+    weight = nn.Parameter(torch.zeros(2))
+    config = OptimConfig(lr=1.0, momentum=0.0, weight_decay=0.0, head_factor=1.0, schedule="constant", clip_norm=1.0)
+    run(phase_of(weight, lambda batch: {"a": 3 * weight[0], "b": 4 * weight[1]}, config), (1.0,))
+    assert weight.tolist() == pytest.approx([-0.6, -0.8], abs=1e-5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_the_guard_names_the_terms_and_stops(bad: float) -> None:
+    weight = nn.Parameter(torch.tensor(1.0))
+    seen: list[float] = []
+
+    def losses(batch: Batch) -> Losses:
+        value: Tensor = batch.images[0, 0, 0, 0]
+        seen.append(value.item())
+        return {"cls": 0 * weight + 0.5, "area": weight * value}
+
+    epochs: list[Epoch] = []
+    phase = phase_of(weight, losses)
+    with pytest.raises(Diverged) as error:
+        run_phase(
+            phase,
+            batches_of(bad, *[1.0] * 99),
+            100,
+            NO_AUTOCAST,
+            optim.make_optimizer(phase),
+            on_epoch=epochs.append,
+        )
+    assert "cls 0.5" in str(error.value)
+    assert f"area {bad:.4g}" in str(error.value)
+    assert "phase main, epoch 1, step 0" in str(error.value)
+    assert len(seen) == 1
+    assert epochs == []  # so no checkpoint is written
+
+
+def test_the_guard_looks_at_the_end_of_an_epoch_too() -> None:
+    weight = nn.Parameter(torch.tensor(1.0))
+    phase = phase_of(weight, lambda batch: {"a": weight * batch.images[0, 0, 0, 0]})
+    assert GUARD_EVERY > 3
+    with pytest.raises(Diverged, match="epoch 1"):
+        run(phase, (1.0, 1.0, math.nan))
+
+
+def test_the_advice_of_the_guard_can_be_followed() -> None:
+    """A run cannot be resumed with another rate: the advice must not say so."""
+    weight = nn.Parameter(torch.tensor(1.0))
+    with pytest.raises(Diverged) as error:
+        run(phase_of(weight, lambda batch: {"a": weight * math.nan}), (1.0,))
+    assert "train.optim.lr" in str(error.value)
+    assert "--resume" not in str(error.value)
