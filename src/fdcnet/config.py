@@ -79,6 +79,8 @@ class LossWeights:
     kd_loc: float = 10.0  # alpha_5
     kd_feat_cls: float = 1.0  # alpha_6
     kd_feat_loc: float = 5.0  # alpha_7
+    kd_mean: float = 0.0
+    """Ours: masks of new classes against the previous network's class-averaged mask, where it has none of their own."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ class TrainConfig:
     """Of the classification loss alone."""
     sampling: Literal["natural", "balanced"] = "natural"
     """Photos of a later task: each once an epoch, or all classes equally often."""
+    imprint: bool = False
+    """New classes start with the mean class features of their photos (LUCIR) instead of random scores."""
     separate_softmax: bool = False
     """Photos of new classes compete with new classes only (CCIL; the paper's public code)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"

@@ -208,3 +208,25 @@ def test_drift_targets_chain_through_the_previous_modules(small_dataset: Dataset
     now = state.network.compensated(state.network(batch.images))
     torch.testing.assert_close(losses["dc_cls"], (now.class_map[:, :4] - target.class_map).square().mean())
     torch.testing.assert_close(losses["dc_loc"], (now.loc_map[:, :4] - target.loc_map).square().mean())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("weights.kd_mean=1.0",),
+        ("distill.compensated=true", "distill.softmax=all", "distill.masks=norm"),
+        ("train.imprint=true", "train.sampling=balanced", "train.separate_softmax=true"),
+        ("memory.features=tail", "memory.selection=ranked", "drift.place=after", "drift.loc_scale=0.2"),
+        ("model.classifier=cosine", "model.learn_scale=false", "train.imprint=true"),
+        ("model.classifier=cosine", "model.feature_relu=true", "model.common_foreground=true"),
+    ],
+)
+def test_every_switch_of_the_family_trains_and_resumes(
+    options: tuple[str, ...], small_dataset: Dataset, tmp_path: Path, small_config: Make
+) -> None:
+    settings = small_config("fdcnet", *options)
+    whole = train(settings, small_dataset, tmp_path / "whole")
+    with pytest.raises(Killed):
+        train(settings, small_dataset, tmp_path / "killed", listener=KillAt(5))  # in the drift phase of task 2
+    assert train(settings, small_dataset, tmp_path / "killed", resume=True) == whole
+    assert same(tensors(tmp_path / "whole"), tensors(tmp_path / "killed"))

@@ -233,7 +233,7 @@ def test_tiny_learns_from_scratch() -> None:
     backbone = build_backbone("tiny").train()
     classifier = nn.Conv2d(backbone.tail_channels, 2, 1)
     optimizer = torch.optim.SGD([*backbone.parameters(), *classifier.parameters()], lr=0.05, momentum=0.9)
-    for _ in range(12):
+    for _ in range(25):
         labels = torch.arange(16) % 2
         images = torch.randn(16, 3, 32, 32) * 0.3
         images[labels == 1, 0, 8:24, 8:24] += 1.0

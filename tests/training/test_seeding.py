@@ -8,7 +8,6 @@ from fdcnet.training.seeding import seed_of, seed_torch
 def test_a_seed_is_the_digest_of_its_key() -> None:
     digest = hashlib.sha256(b"(1, 'grow', 2)").digest()
     assert seed_of(1, "grow", 2) == int.from_bytes(digest[:8], "big") // 2
-    assert seed_of(1, "grow", 2) == 3617062231029420441  # the same on every machine, in every version
 
 
 def test_every_part_of_the_key_counts() -> None:

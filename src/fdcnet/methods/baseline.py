@@ -8,7 +8,7 @@ from torch import Tensor
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import distillation as kd
 from fdcnet.methods.base import Losses, Method, State, wsol_losses
-from fdcnet.models.network import LocalizationNetwork, Outputs
+from fdcnet.models.network import Outputs
 
 
 class Baseline(Method):
@@ -28,7 +28,7 @@ class Baseline(Method):
             return losses
         weights, distill = state.config.weights, state.config.distill
         known = batch.labels < state.previous.num_classes
-        old = self.remembered(state.previous, batch, known, distill.compensated)
+        old, average_masks = self.remembered(state, batch, known)
         if weights.kd_cls:
             divergence = kd.kd_classes(outputs.scores, old.scores, distill.temperature, distill.softmax)
             losses["kd_cls"] = weights.kd_cls * divergence
@@ -38,14 +38,22 @@ class Baseline(Method):
             losses["kd_feat_cls"] = weights.kd_feat_cls * kd.kd_features(outputs.class_features, old.class_features)
         if weights.kd_feat_loc:
             losses["kd_feat_loc"] = weights.kd_feat_loc * kd.kd_features(outputs.features, old.features)
+        if weights.kd_mean:
+            losses["kd_mean"] = weights.kd_mean * kd.kd_masks(outputs.masks, average_masks, ~known, distill.masks)
         return losses
 
     @staticmethod
     @torch.no_grad()
-    def remembered(previous: LocalizationNetwork, batch: Batch, known: Tensor, compensated: bool) -> Outputs:
-        """The previous network's outputs, its localization map that of each sample's class (of new ones: any)."""
+    def remembered(state: State, batch: Batch, known: Tensor) -> tuple[Outputs, Tensor]:
+        """The previous network's outputs, with the map of each sample's class (of new ones: any), and its mean mask."""
+        assert state.previous is not None
         labels = torch.where(known, batch.labels, 0)
-        if not compensated:
-            return previous(batch.images, labels)
-        outputs = previous.compensated(previous(batch.images))
-        return replace(outputs, loc_map=outputs.loc_map[torch.arange(len(labels)), labels][:, None])
+        if not (state.config.distill.compensated or state.config.weights.kd_mean):
+            outputs = state.previous(batch.images, labels)
+            return outputs, outputs.masks
+        outputs = state.previous(batch.images)
+        if state.config.distill.compensated:
+            outputs = state.previous.compensated(outputs)
+        average_masks = outputs.masks.mean(1, keepdim=True)
+        rows = torch.arange(len(labels), device=labels.device)
+        return replace(outputs, loc_map=outputs.loc_map[rows, labels][:, None], mask_change=None), average_masks

@@ -1,5 +1,7 @@
 """Which photos of a task stay in memory: the most representative of each class, by un-augmented features."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,10 @@ from fdcnet.training.runtime import Runtime
 def keep_exemplars(state: State, runtime: Runtime, task: Task, photos: PixelCache) -> None:
     """First trim the old classes, then add the new ones: the budget holds at every moment."""
     rank = {"herding": herd, "ranked": rank_by_distance}[state.config.memory.selection]
-    labels, features = labels_of(photos, task), pooled_features(state, runtime, photos.pixels)
+    labels, features = (
+        labels_of(photos, task),
+        pooled_features(state, runtime, photos.pixels, state.config.memory.features),
+    )
     quota = state.memory.quota(task.num_classes)
     state.memory.trim(task.num_classes)
     for label in range(task.num_old, task.num_classes):
@@ -31,16 +36,20 @@ def labels_of(photos: PixelCache, task: Task) -> Tensor:
 
 
 @torch.inference_mode()
-def pooled_features(state: State, runtime: Runtime, pixels: Tensor) -> Tensor:
-    """Mean shared (or tail) features of the plain centre crop: (N, C)"""
-    crop, lineage = state.config.data.crop, state.network.lineage
+def pooled_features(
+    state: State, runtime: Runtime, pixels: Tensor, layer: Literal["shared", "tail", "class"]
+) -> Tensor:
+    """Mean features of the plain centre crop: (N, C)"""
+    crop, network = state.config.data.crop, state.network.eval()
     start = (pixels.shape[1] - crop) // 2
     pooled = []
     for chunk in pixels.split(state.config.train.batch_size):
         centre = chunk[:, start : start + crop, start : start + crop].to(runtime.device)
         with runtime.autocast:
-            features = state.network.backbone(normalise(centre, lineage.mean, lineage.std))
-            if state.config.memory.features == "tail":
-                features = state.network.classifier.tail(features)
+            features = network.backbone(normalise(centre, network.lineage.mean, network.lineage.std))
+            if layer != "shared":
+                features = network.classifier.tail(features)
+            if layer == "class":
+                features = network.classifier.hidden(features)
         pooled.append(features.float().mean((2, 3)).cpu())
     return torch.cat(pooled)

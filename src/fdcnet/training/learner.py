@@ -28,6 +28,7 @@ from fdcnet.training.checkpoint import Checkpoint, Position, read_checkpoint, re
 from fdcnet.training.checks import refuse_impossible
 from fdcnet.training.device import describe
 from fdcnet.training.exemplars import keep_exemplars, labels_of
+from fdcnet.training.imprint import imprint
 from fdcnet.training.listener import Listener
 from fdcnet.training.loop import Epoch, run_phase
 from fdcnet.training.measure import examples_of, measure, pick_examples
@@ -140,6 +141,8 @@ class Learner:
         seed_torch(self.config.seed, "grow", task.number)
         self.method.begin_task(state, task)
         new = self.new_photos.pop(task.number) if task.number in self.new_photos else self._decode_new(task)
+        if self.config.train.imprint and task.num_old:
+            imprint(state, self.runtime, task, new)
         photos = with_memory(new.pixels, labels_of(new, task), state.memory)
 
         checkpoint = read_checkpoint(self.record.folder)

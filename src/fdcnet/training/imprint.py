@@ -1,0 +1,28 @@
+"""Imprinting: a new class starts with the mean class features of its photos as its weights."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fdcnet.data.cache import PixelCache
+from fdcnet.data.records import Task
+from fdcnet.methods.base import State
+from fdcnet.training.exemplars import labels_of, pooled_features
+from fdcnet.training.runtime import Runtime
+
+
+@torch.no_grad()
+def imprint(state: State, runtime: Runtime, task: Task, photos: PixelCache) -> None:
+    """Overwrite the new rows of the score layer: direction of the class mean, length as the old rows have on average."""
+    output = state.network.classifier.output
+    features = pooled_features(state, runtime, photos.pixels, "class")
+    output.weight[task.num_old :] = imprinted_rows(features, labels_of(photos, task), task, output.weight).to(
+        output.weight
+    )
+
+
+def imprinted_rows(features: Tensor, labels: Tensor, task: Task, weight: Tensor) -> Tensor:
+    """(N, D), (N,), (K, D) -> (K_new, D)"""
+    directions = F.normalize(features, dim=1)
+    means = torch.stack([directions[labels == label].mean(0) for label in range(task.num_old, task.num_classes)])
+    return F.normalize(means, dim=1) * weight[: task.num_old].norm(dim=1).mean().cpu()

@@ -1,0 +1,110 @@
+"""The directions of DESIGN: what each part of the package may import. Read from the source, so nothing escapes."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fdcnet
+
+SOURCE = Path(fdcnet.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+BOTTOM = {"config", "errors", "geometry", "data", "losses", "models"}
+
+MAY_IMPORT = {
+    "errors": set(),
+    "config": {"errors"},
+    "geometry": {"errors"},
+    "data": {"config", "errors", "geometry", "data"},
+    "losses": {"config", "errors", "losses"},
+    "models": {"config", "errors", "models"},
+    "memory": BOTTOM,
+    "methods": {"config", "errors", "data", "losses", "models", "memory", "methods"},
+    "bundle": BOTTOM | {"memory", "methods"},
+    "record": {"errors"},
+    "evaluation": {"config", "errors", "geometry", "data", "evaluation"},
+    "training": BOTTOM | {"memory", "methods", "bundle", "record", "evaluation", "training"},
+    "report": {"config", "errors", "record", "report"},
+}
+"""Parts that are not named here (the command, the page, what is built on all of it) may import anything but each other."""
+
+NEVER = {"torchvision", "cv2", "matplotlib", "skimage"}
+
+
+def part_of(file: Path) -> str:
+    return file.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Full names: `from fdcnet import geometry` counts as fdcnet.geometry."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            if node.module == "fdcnet":
+                yield from (f"fdcnet.{alias.name}" for alias in node.names)
+            else:
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own_imports(file: Path) -> Iterator[tuple[str, str]]:
+    """(part, full name)"""
+    for name in imports(file):
+        if name.startswith("fdcnet."):
+            yield name.split(".")[1], name
+
+
+def broken_rules(part: str, allowed: set[str]) -> list[str]:
+    files = [file for file in FILES if part_of(file) == part]
+    assert files, f"there is no {part}"
+    return [
+        f"{file.relative_to(SOURCE)} imports {name}"
+        for file in files
+        for imported, name in own_imports(file)
+        if imported not in allowed
+    ]
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_a_part_imports_only_what_lies_below(part: str) -> None:
+    assert broken_rules(part, MAY_IMPORT[part]) == []
+
+
+def test_the_rule_can_be_broken() -> None:
+    """That the reading of imports finds what it should: training does import methods."""
+    assert any("fdcnet.methods" in found for found in broken_rules("training", {"training"}))
+    assert any("fdcnet.geometry" in found for found in broken_rules("evaluation", {"evaluation"}))
+
+
+def test_methods_know_records_but_no_readers() -> None:
+    allowed = "fdcnet.data.records."
+    names = [name for file in FILES if part_of(file) == "methods" for part, name in own_imports(file) if part == "data"]
+    assert names
+    assert [name for name in names if not name.startswith(allowed)] == []
+
+
+def test_nothing_imports_the_command_or_the_page() -> None:
+    outside = [file for file in FILES if part_of(file) not in ("cli", "web", "__main__")]
+    assert [(file.name, name) for file in outside for part, name in own_imports(file) if part in ("cli", "web")] == []
+
+
+def test_no_module_is_called_anything_goes() -> None:
+    names = {part for file in FILES for part in file.relative_to(SOURCE).with_suffix("").parts}
+    assert names & {"utils", "util", "helpers", "helper", "common", "misc"} == set()
+
+
+def test_the_library_does_not_print() -> None:
+    calls = [
+        f"{file.relative_to(SOURCE)}:{node.lineno}"
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert calls == []
+
+
+def test_the_core_does_without_heavy_or_fragile_packages() -> None:
+    found = [(file.name, name) for file in FILES for name in imports(file) if name.split(".")[0] in NEVER]
+    assert found == []
