@@ -114,9 +114,7 @@ def test_a_run_from_a_base_model_can_be_resumed_without_it(
 ) -> None:
     whole = train(small_config("baseline"), small_dataset, tmp_path / "whole", base_model=base)
     with pytest.raises(Killed):
-        train(
-            small_config("baseline"), small_dataset, tmp_path / "killed", base_model=base, listener=KillInTask(2)
-        )
+        train(small_config("baseline"), small_dataset, tmp_path / "killed", base_model=base, listener=KillInTask(2))
     resumed = train(small_config("baseline"), small_dataset, tmp_path / "killed", resume=True)
     assert without_making(resumed) == without_making(whole)
     assert models_equal(tmp_path / "whole", tmp_path / "killed")

@@ -33,8 +33,8 @@ def headline(runs: Sequence[Run]) -> Markup:
 
 
 def _outcome(runs: Sequence[Run]) -> str:
-    metric = key_metrics(runs)[0]
-    finds, things = ("finds", "objects") if metric == "gt_known" else ("recognises", "photos")
+    metric = "top1_loc" if "top1_loc" in key_metrics(runs) else "top1_cls"
+    finds, things = ("names and finds", "objects") if metric == "top1_loc" else ("recognises", "photos")
     known = [(run.label, *old_and_new(run.main, metric)) for run in runs]
     old = [(label, percent(value)) for label, value, _ in known if value is not None]
     complete = all(len(run.measured_tasks) == run.num_tasks for run in runs)

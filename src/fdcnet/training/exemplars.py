@@ -12,6 +12,8 @@ from fdcnet.memory import herd, rank_by_distance
 from fdcnet.methods.base import State
 from fdcnet.training.runtime import Runtime
 
+Layer = Literal["shared", "tail", "class"]
+
 
 def keep_exemplars(state: State, runtime: Runtime, task: Task, photos: PixelCache) -> None:
     """First trim the old classes, then add the new ones: the budget holds at every moment."""
@@ -36,9 +38,7 @@ def labels_of(photos: PixelCache, task: Task) -> Tensor:
 
 
 @torch.inference_mode()
-def pooled_features(
-    state: State, runtime: Runtime, pixels: Tensor, layer: Literal["shared", "tail", "class"]
-) -> Tensor:
+def pooled_features(state: State, runtime: Runtime, pixels: Tensor, layer: Layer) -> Tensor:
     """Mean features of the plain centre crop: (N, C)"""
     crop, network = state.config.data.crop, state.network.eval()
     start = (pixels.shape[1] - crop) // 2

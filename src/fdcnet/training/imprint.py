@@ -13,12 +13,11 @@ from fdcnet.training.runtime import Runtime
 
 @torch.no_grad()
 def imprint(state: State, runtime: Runtime, task: Task, photos: PixelCache) -> None:
-    """Overwrite the new rows of the score layer: direction of the class mean, length as the old rows have on average."""
+    """Overwrite the new rows of the score layer: in the direction of the class mean, as long as the old rows."""
     output = state.network.classifier.output
     features = pooled_features(state, runtime, photos.pixels, "class")
-    output.weight[task.num_old :] = imprinted_rows(features, labels_of(photos, task), task, output.weight).to(
-        output.weight
-    )
+    rows = imprinted_rows(features, labels_of(photos, task), task, output.weight)
+    output.weight[task.num_old :] = rows.to(output.weight)
 
 
 def imprinted_rows(features: Tensor, labels: Tensor, task: Task, weight: Tensor) -> Tensor:

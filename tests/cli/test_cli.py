@@ -1,0 +1,416 @@
+"""The command as people use it: a real process where exit codes and output count, else its `main` in this process."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import save_file
+
+from fdcnet import config
+from fdcnet.cli import app, main
+from fdcnet.data.synthetic import make_synthetic
+from fdcnet.models.backbones import build_backbone
+
+SMALL = (
+    *("--backbone", "tiny", "--weights", "none", "--device", "cpu"),
+    *("--set", "data.size=40", "--set", "data.crop=32", "--set", "model.head_width=16"),
+    *("--set", "train.base_epochs=1", "--set", "train.step_epochs=1", "--set", "train.batch_size=4"),
+    *("--set", "memory.budget=8", "--set", "protocols.0.crops=2"),
+)
+
+
+def surroundings(cache: Path) -> dict[str, str]:
+    """Of a process: no colours asked for, no GPU, a cache of its own."""
+    forced = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "FDCNET_WEIGHTS")
+    kept = {key: value for key, value in os.environ.items() if key not in forced}
+    return {**kept, "FDCNET_CACHE": str(cache), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def fdcnet(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fdcnet", *map(str, arguments)]
+    options = {"env": surroundings(cwd / "cache"), "capture_output": True, "encoding": "utf-8", "timeout": 120}
+    return subprocess.run(command, cwd=cwd, check=False, **options)  # type: ignore[call-overload]
+
+
+def make_photos(root: Path, num_classes: int = 4) -> Path:
+    make_synthetic(root, num_classes=num_classes, train_per_class=6, test_per_class=2, size=40)
+    return root
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return make_photos(tmp_path / "photos")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with photos/ and run/, and what the command said."""
+    folder = tmp_path_factory.mktemp("trained")
+    make_photos(folder / "photos")
+    done = fdcnet("train", "photos", "-m", "baseline", "--base", 2, "--step", 2, *SMALL, "-o", "run", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return folder, done.stdout
+
+
+def test_train_leaves_a_complete_run(trained: tuple[Path, str]) -> None:
+    folder, said = trained
+    run = folder / "run"
+    names = {path.name for path in run.iterdir()}
+    assert names == {
+        *("run.json", "metrics.jsonl", "results.json", "report.html"),
+        *("model", "predictions", "examples"),
+    }
+    results = json.loads((run / "results.json").read_text())
+    assert [task["num_classes"] for task in results["tasks"]] == [2, 4]
+    facts = json.loads((run / "run.json").read_text())
+    assert facts["finished"] is not None
+    assert facts["command"][1:4] == ["train", "photos", "-m"]
+    assert facts["data"] == {**facts["data"], "name": "photos", "num_train": 24, "num_test": 8}
+    assert "<!DOCTYPE html>" in (run / "report.html").read_text(encoding="utf-8")
+    assert "Task 1 of 2: 2 classes, 12 photos" in said
+    assert "Task 2 of 2: 2 new classes, 12 photos" in said
+    assert "After task 2 (4 classes):" in said
+    assert "Report: run/report.html" in said
+
+
+def test_without_a_terminal_there_are_lines_and_no_bars(trained: tuple[Path, str]) -> None:
+    _, said = trained
+    assert "\x1b" not in said
+    assert "\r" not in said
+    assert "epoch 1/1  cls " in said
+    assert "decoding training photos: 12 of 12\n" in said
+
+
+def test_evaluate_repeats_the_numbers_of_the_run(trained: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = trained
+    done = fdcnet("evaluate", "run/model", "--device", "cpu", "-o", tmp_path / "again", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    again = json.loads((tmp_path / "again" / "results.json").read_text())
+    run = json.loads((folder / "run" / "results.json").read_text())
+    assert again["protocol"] == run["protocol"]
+    assert again["last"] == run["last"]
+    assert again["tasks"][-1] == {**run["tasks"][-1], "task": 1}
+    assert (tmp_path / "again" / "predictions.csv.gz").exists()
+    assert "Protocol: map class" in done.stdout
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., tuple]:
+    """The command in this process, from an empty folder: -> exit code, output, errors."""
+    monkeypatch.setenv("FDCNET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FDCNET_WEIGHTS", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fdcnet", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return int(left.value.code or 0), said.out, said.err
+
+    return run
+
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+def test_evaluate_changes_one_part_of_the_protocol(trained: tuple[Path, str], call: Call, tmp_path: Path) -> None:
+    folder, _ = trained
+    model, photos = folder / "run" / "model", folder / "photos"
+    code, said, _ = call("evaluate", model, photos, "--map", "topk-mean", "--threshold", 0.4, "-o", tmp_path / "again")
+    assert code == 0
+    protocol = json.loads((tmp_path / "again" / "results.json").read_text())["protocol"]
+    assert (protocol["map"], protocol["threshold"], protocol["crops"]) == ("topk-mean", 0.4, 2)
+    assert protocol["threshold_source"] == "given on the command line"
+    assert "threshold 0.4" in said
+
+
+def test_evaluate_of_other_photos(trained: tuple[Path, str], call: Call, tmp_path: Path) -> None:
+    model = trained[0] / "run" / "model"
+    more = make_photos(tmp_path / "more", num_classes=5)
+    code, said, _ = call("evaluate", model, more, "--device", "cpu")
+    assert code == 0
+    assert "Left out: 2 photos of classes the model does not know." in said
+    for part in ("train", "test"):
+        for folder in [path for path in (more / part).iterdir() if path.is_dir()]:
+            folder.rename(folder.with_name(f"my {folder.name}"))
+        (more / part / "boxes.csv").unlink()
+    code, _, error = call("evaluate", model, more, "--device", "cpu")
+    assert code == 2
+    assert "None of the 10 photos is of a class that the model knows." in error
+    code, _, error = call("evaluate", tmp_path, more)
+    assert code == 2
+    assert "is no model" in error
+
+
+def test_evaluate_of_a_model_with_a_holdout_takes_the_photos_set_aside(call: Call, tmp_path: Path) -> None:
+    photos = make_photos(tmp_path / "photos", num_classes=2)
+    run = tmp_path / "run"
+    code, _, error = call("train", photos, *SMALL, "--set", "data.holdout=0.5", "-o", run)
+    assert code == 0, error
+    assert call("evaluate", run / "model", "--device", "cpu", "-o", tmp_path / "again")[0] == 0
+    again = json.loads((tmp_path / "again" / "results.json").read_text())
+    assert again["last"] == json.loads((run / "results.json").read_text())["last"]
+    assert json.loads((run / "run.json").read_text())["data"]["num_test"] == 6
+
+
+def test_report_of_two_runs(trained: tuple[Path, str], call: Call, tmp_path: Path) -> None:
+    folder, _ = trained
+    code, _, error = call(
+        "train", folder / "photos", "-m", "finetune", "--base", 2, "--step", 2, *SMALL, "-o", tmp_path / "second"
+    )
+    assert code == 0, error
+    code, said, _ = call("report", folder / "run", tmp_path / "second", "-o", tmp_path / "both.html")
+    assert code == 0
+    assert "baseline" in said
+    assert "finetune" in said
+    page = (tmp_path / "both.html").read_text(encoding="utf-8")
+    assert "baseline" in page
+    assert "finetune" in page
+    code, _, error = call("report", tmp_path / "photos")
+    assert (code, error.splitlines()[0][:6]) == (2, "Error:")
+
+
+def test_an_existing_run_is_not_overwritten(trained: tuple[Path, str], call: Call) -> None:
+    folder, _ = trained
+    again = ("train", folder / "photos", "-m", "baseline", "--base", 2, "--step", 2, *SMALL, "-o", folder / "run")
+    code, _, error = call(*again)
+    assert code == 2
+    assert "already holds a finished run" in error
+
+
+def test_an_interrupted_run_says_how_to_go_on(photos: Path, tmp_path: Path) -> None:
+    command = ("train", str(photos), *SMALL, "--set", "train.base_epochs=100000", "-o", "run")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fdcnet", *command],
+        cwd=tmp_path,
+        env=surroundings(tmp_path / "cache"),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        encoding="utf-8",
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume" in error
+    assert "Traceback" not in error
+
+
+# The small verbs
+
+
+def test_methods_are_explained(call: Call) -> None:
+    code, said, _ = call("methods")
+    assert code == 0
+    for name in ("finetune", "baseline", "joint"):
+        assert f"{name}\n  " in said
+    assert "ACM MM 2023" in said
+
+
+def test_doctor_names_what_there_is(call: Call, tmp_path: Path) -> None:
+    code, said, _ = call("doctor")
+    assert code == 0
+    assert f"torch {torch.__version__}" in said
+    assert str(tmp_path / "cache") in said
+    assert "FDCNET_WEIGHTS names no folder" in said
+
+
+def test_data_check_finds_nothing_wrong(call: Call, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    make_synthetic(photos, num_classes=2, train_per_class=6, test_per_class=2, size=64)
+    code, said, _ = call("data", "check", photos)
+    assert code == 0, said
+    assert "train  12 photos, 12 boxes" in said
+    assert "test   4 photos" in said
+    assert "Nothing to object to." in said
+
+
+def test_data_check_finds_what_would_spoil_training(call: Call, photos: Path) -> None:
+    train, test = photos / "train" / "ringed disc", photos / "test" / "ringed disc"
+    (train / "000.jpg").write_bytes(b"this is no photo")
+    shutil.copy(train / "001.jpg", test / "000.jpg")
+    code, said, _ = call("data", "check", photos)
+    assert code == 1
+    assert "Photos that cannot be read: 1" in said
+    assert f"{train / '000.jpg'}: not an image" in said
+    assert "Photos both in training and in test: 1" in said
+
+
+def test_the_settings_shown_are_a_recipe(call: Call, tmp_path: Path) -> None:
+    changes = ("--set", "seed=7", "--set", "train.optim.lr=1e-3", "--set", "protocols.0.map=topk-mean")
+    code, first, _ = call("config", "show", *changes)
+    assert code == 0
+    assert yaml.safe_load(first)["train"]["optim"]["lr"] == 0.001
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(first)
+    assert config.load(recipe) == config.load(None, changes[1::2])
+    assert call("config", "show", "-r", recipe)[1] == first
+
+
+VERBS = {
+    ("demo",): "Learn class after class from generated photos",
+    ("train",): "Learn a stream of tasks from photos with image labels",
+    ("evaluate",): "Measure a saved model on test photos with boxes",
+    ("report",): "Write one self-contained HTML page about runs",
+    ("methods",): "List the methods",
+    ("data", "check"): "Open every photo and say what would spoil training",
+    ("config", "show"): "Print the settings as a recipe",
+    ("doctor",): "Say what this machine offers",
+}
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_verb_explains_itself(verb: tuple[str, ...], call: Call) -> None:
+    code, said, _ = call(*verb, "--help")
+    assert code == 0
+    assert VERBS[verb] in " ".join(said.split())
+    assert "Usage: fdcnet " + " ".join(verb) in " ".join(said.split())
+
+
+def test_no_verb_is_left_out_above() -> None:
+    from typer.main import get_command
+
+    found = set()
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)
+        found |= {(name, sub) for sub in inner} if inner else {(name,)}
+    assert found == set(VERBS)
+
+
+# Mistakes: exit code 2, what is wrong, what to do, no traceback, nothing written
+
+
+def empty_class(photos: Path) -> None:
+    (photos / "train" / "unicorn").mkdir()
+
+
+def one_class(photos: Path) -> None:
+    for part in ("train", "test"):
+        (photos / part / "boxes.csv").unlink()
+        for folder in sorted(path for path in (photos / part).iterdir() if path.is_dir())[1:]:
+            shutil.rmtree(folder)
+
+
+def no_readable_photo(photos: Path) -> None:
+    for photo in photos.rglob("*.jpg"):
+        photo.write_bytes(b"this is no photo")
+
+
+def negative_box(photos: Path) -> None:
+    with (photos / "test" / "boxes.csv").open("a") as table:
+        table.write("ringed disc/000.jpg,30,10,20,20\n")
+
+
+def no_test_photos(photos: Path) -> None:
+    shutil.rmtree(photos / "test")
+
+
+def weights_of_tiny(photos: Path) -> None:
+    backbone = build_backbone("tiny")
+    state = {
+        name.split(".", 2)[2] if name.startswith("shared.") else name.split(".", 1)[1]: value
+        for name, value in backbone.state_dict().items()
+    }
+    save_file(state, photos.parent / "tiny.safetensors")
+
+
+def nothing(photos: Path) -> None: ...
+
+
+TRAIN = ("train", "PHOTOS", *SMALL)
+MISTAKES: dict[str, tuple[Callable[[Path], None], tuple[str, ...], str, str]] = {
+    "missing folder": (
+        nothing,
+        ("train", "FOLDER/nowhere", *SMALL),
+        "There is no file or folder",
+        "Check the spelling",
+    ),
+    "empty class folder": (empty_class, TRAIN, "Class 'unicorn' has no photos", "Put photos there"),
+    "one class only": (one_class, TRAIN, "The first task has one class only", "add a class"),
+    "no readable photo": (no_readable_photo, TRAIN, "None of the 24 photos can be read", "Check that the folder"),
+    "no test photos": (no_test_photos, TRAIN, "There are no test photos", "data.holdout=0.2"),
+    "box with negative size": (negative_box, TRAIN, "boxes.csv row 10: the box 30,10,20,20 is", "with x0 < x1"),
+    "unknown method": (nothing, (*TRAIN, "-m", "basline"), "There is no method 'basline'", "Did you mean 'baseline'?"),
+    "unknown backbone": (nothing, (*TRAIN, "-b", "mobilenet"), "no backbone 'mobilenet'", "mean 'mobilenet_v1'?"),
+    "unknown setting": (nothing, (*TRAIN, "--set", "train.bach_size=2"), "'train.bach_size'", "'train.batch_size'?"),
+    "setting without value": (nothing, (*TRAIN, "--set", "seed"), "--set 'seed' has no '='", "Write it as"),
+    "setting of the wrong kind": (nothing, (*TRAIN, "--set", "seed=x"), "'seed' must be a whole number", "Set it like"),
+    "weights missing": (nothing, (*TRAIN, "-w", "no.pth"), "There is no weights file no.pth", "Name a .safetensors"),
+    "weights of another network": (
+        weights_of_tiny,
+        (*TRAIN, "-b", "mobilenet_v1", "-w", "FOLDER/tiny.safetensors"),
+        "holds weights of tiny, not of mobilenet_v1",
+        "Choose the backbone tiny",
+    ),
+    "recipe missing": (nothing, (*TRAIN, "-r", "no.yaml"), "There is no recipe no.yaml", "Name a YAML file"),
+    "base model missing": (nothing, (*TRAIN, "--base-model", "no"), "no is no model", "Name a bundle"),
+    "memory too small": (
+        nothing,
+        (*TRAIN, "-m", "baseline", "--set", "memory.budget=3"),
+        "A memory of 3 photos cannot hold one of each of 4 classes",
+        "Raise memory.budget to 4",
+    ),
+}
+
+
+def said_in_two_lines(error: str, problem: str, remedy: str) -> None:
+    assert "Traceback" not in error
+    first, second = error.splitlines()
+    assert first.startswith("Error: ")
+    assert problem in first
+    assert remedy in second
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_in_two_lines(mistake: str, call: Call, photos: Path, tmp_path: Path) -> None:
+    prepare, arguments, problem, remedy = MISTAKES[mistake]
+    prepare(photos)
+    code, _, error = call(*(a.replace("PHOTOS", str(photos)).replace("FOLDER", str(tmp_path)) for a in arguments))
+    assert code == 2
+    said_in_two_lines(error, problem, remedy)
+    assert list(Path.cwd().iterdir()) == [], "nothing is written"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem", "remedy"),
+    [
+        (("train", "nowhere"), "There is no file or folder", "Check the spelling"),
+        (("train", "photos", *SMALL, "--device", "cuda"), "PyTorch sees none", "--device cpu"),
+        (("data", "check", "photos", "--format", "cocoa"), "There is no data format 'cocoa'", "Did you mean 'coco'?"),
+    ],
+)
+def test_a_mistake_ends_the_process_with_2(
+    arguments: tuple[str, ...], problem: str, remedy: str, photos: Path, tmp_path: Path
+) -> None:
+    done = fdcnet(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
+    said_in_two_lines(done.stderr, problem, remedy)
+    assert {path.name for path in tmp_path.iterdir()} <= {"photos", "cache"}
+
+
+def test_brackets_and_colons_in_a_path_are_printed_as_they_are(call: Call) -> None:
+    _, _, error = call("train", "my [red] :smile: photos\\[1]")
+    assert "my [red] :smile: photos\\[1]" in error
+
+
+def test_a_failure_that_is_no_mistake_ends_with_1(call: Call, photos: Path, tmp_path: Path) -> None:
+    code, _, error = call("train", photos, *SMALL, "--set", "train.optim.lr=1e30", "-o", tmp_path / "run")
+    assert code == 1
+    assert error.startswith("Failed: The loss is no finite number any more (phase main, epoch 1")
+    assert "train.optim.clip_norm" in error

@@ -1,0 +1,205 @@
+"""README and guides against the program: commands parse, links and settings exist, the toy method learns."""
+
+import dataclasses
+import importlib
+import re
+import shlex
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import fdcnet
+from fdcnet import config as settings
+from fdcnet.bundle import load_bundle
+from fdcnet.cli import app
+from fdcnet.config import Config, Protocol
+from fdcnet.data.records import Dataset
+from fdcnet.methods import METHODS, all_methods
+from fdcnet.models.backbones import BACKBONES
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GROUPS = [field.name for field in dataclasses.fields(Config) if field.name not in ("method", "seed", "device")]
+USAGE_ERROR = typer.BadParameter.__mro__[1]  # typer brings its own copy of click
+on_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def shell_lines(page: Path) -> list[list[str]]:
+    joined = (block.replace("\\\n", " ") for block in blocks(page, "bash"))
+    return [words for block in joined for line in block.splitlines() if (words := shlex.split(line, comments=True))]
+
+
+COMMANDS = [
+    pytest.param(words[1:], id=f"{page.name}: {' '.join(words)}")
+    for page in PAGES
+    for words in shell_lines(page)
+    if words[0] == "fdcnet"
+]
+
+
+def parse(arguments: list[str]) -> tuple[str, dict[str, Any]]:
+    """The verb and its parameters, as the command itself parses them; nothing is run."""
+    command: Any = typer.main.get_command(app)
+    path = []
+    while hasattr(command, "commands"):
+        assert arguments and arguments[0] in command.commands, f"no command {' '.join([*path, *arguments[:1]])!r}"
+        path.append(arguments[0])
+        command, arguments = command.commands[arguments[0]], arguments[1:]
+    return " ".join(path), command.make_context(path[-1], list(arguments)).params
+
+
+def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and defaults of all settings."""
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if field.name == "protocols":
+            yield from leaves(inner[0], "protocols.0.")
+        elif dataclasses.is_dataclass(inner):
+            yield from leaves(inner, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}", inner
+
+
+def exists(key: str) -> bool:
+    """Whether a dotted key names a setting or a group of them."""
+    known = [name for name, _ in leaves(Config())]
+    return any(name == key or name.startswith(f"{key}.") for name in known)
+
+
+def as_yaml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(as_yaml, value))}]"
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(PAGES) == 8
+    assert len(COMMANDS) > 15
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_a_command_parses_and_its_settings_exist(arguments: list[str]) -> None:
+    verb, given = parse(arguments)
+    if verb == "evaluate":
+        changes = settings.parse_overrides(given["set_"])
+        settings.from_dict(Protocol, changes | ({"map": given["map_"]} if given["map_"] else {}))
+    else:
+        settings.load(None, given.get("set_", ()))
+    assert given.get("method") in {None, *METHODS}
+    assert given.get("backbone") in {None, *BACKBONES}
+    recipe = given.get("recipe")
+    assert recipe is None or recipe.name == "mine.yaml" or (ROOT / recipe).is_file()
+
+
+@pytest.mark.parametrize("wrong", ["trian x", "data chek x", "train x --bass 3", "evaluate", "evaluate m --crops many"])
+def test_a_wrong_command_is_noticed(wrong: str) -> None:
+    with pytest.raises((AssertionError, USAGE_ERROR)):
+        parse(wrong.split())
+
+
+@on_each_page
+def test_other_shell_words_exist(page: Path) -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    for words in shell_lines(page):
+        assert words[0] in ("fdcnet", "make", ".venv/bin/pytest"), words
+        if words[0] == "make":
+            assert set(words[1:]) <= set(targets)
+        for word in words[1:]:
+            assert not word.startswith("tests/") or (ROOT / word).exists()
+
+
+@on_each_page
+def test_links_resolve(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        file, _, anchor = target.partition("#")
+        there = page.parent / file if file else page
+        assert there.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.M)
+            assert anchor in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings], target
+
+
+@on_each_page
+def test_settings_and_files_in_the_text_exist(page: Path) -> None:
+    for quoted in re.findall(r"`([^`\n]+)`", prose(page)):
+        override = quoted.removeprefix("--set ")
+        key = override.partition("=")[0]
+        if re.fullmatch(rf"({'|'.join(GROUPS)})(\.\w+)+", key) and not key.endswith(".json"):
+            assert exists(key), quoted
+        if quoted.startswith("--set ") and "=" in quoted and "..." not in quoted:
+            assert exists(key) or key in typing.get_type_hints(Protocol) or key == "key", quoted
+        if re.match(r"(recipes|src|tests|results|benchmarks)/\w", quoted):
+            assert (ROOT / quoted).exists(), quoted
+
+
+def test_every_setting_is_on_its_page_with_its_default() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| `([^`]*)` \| (.*?) \|", (ROOT / "docs/settings.md").read_text("utf-8"), re.M)
+    written = {key: default for key, default, _ in rows}
+    assert written == {key: as_yaml(value) for key, value in leaves(Config())}
+    assert all(meaning.strip() for *_, meaning in rows)
+
+
+def test_the_tables_of_the_readme_are_complete() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in (*METHODS, *BACKBONES, *importlib.import_module("fdcnet.data.sources").FORMATS):
+        assert re.search(rf"^\|.*`{name}`", text, re.M), name
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        for verb in [f"{name} {inner}" for inner in getattr(command, "commands", {})] or [name]:
+            assert f"| `fdcnet {verb}` |" in text, verb
+
+
+def test_the_python_of_the_readme_uses_what_the_package_offers() -> None:
+    [code] = blocks(ROOT / "README.md", "python")
+    compile(code, "README.md", "exec")
+    names = set(re.findall(r"\bfdcnet\.(\w+)", code))
+    assert names == {"read_dataset", "load_config", "train"}
+    assert names <= set(fdcnet.__all__)
+    flags = dict.fromkeys(re.findall(r"\b(\w+__\w+)=", code), 1)
+    settings.load(None, re.findall(r'"(\w+\.[\w.]+=\w+)"', code), **flags)
+
+
+@on_each_page
+def test_no_page_names_a_path_of_somebody_s_machine(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(r"(?<![\w.])/(work|tmp|root|home|Users|mnt|opt|usr|var)\b", text)
+
+
+def test_the_toy_method_is_found_and_learns(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_dataset: Dataset,
+    small_config: Callable[..., Config],
+) -> None:
+    page = ROOT / "docs" / "add-a-method.md"
+    [code] = blocks(page, "python")
+    [toml] = blocks(page, "toml")
+    name, module, kind = re.findall(r'^(\w+) = "(\w+):(\w+)"$', toml, re.M)[0]
+    site = tmp_path / "site"
+    (site / "toy-1.0.dist-info").mkdir(parents=True)
+    (site / f"{module}.py").write_text(code)
+    (site / "toy-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+    (site / "toy-1.0.dist-info" / "entry_points.txt").write_text(f"[fdcnet.methods]\n{name} = {module}:{kind}\n")
+    monkeypatch.syspath_prepend(site)
+    importlib.invalidate_caches()
+
+    assert all_methods()[name].name == name
+    results = fdcnet.train(small_config(name), small_dataset, tmp_path / "run")
+    assert [task["num_classes"] for task in results["tasks"]] == [2, 4]
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [f'"{name}"' in line for line in lines] == [False, False, True, True]
+    assert len(load_bundle(tmp_path / "run" / "model").memory) == 8
