@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "training": BOTTOM | {"memory", "methods", "bundle", "record", "evaluation", "training"},
     "report": {"config", "errors", "record", "report"},
 }
-"""Parts that are not named here (the command, the page, what is built on all of it) may import anything but each other."""
+"""Parts that are not named here (the command, the page, what is built on all the rest) may import any of these."""
 
 NEVER = {"torchvision", "cv2", "matplotlib", "skimage"}
 

@@ -22,9 +22,15 @@ def test_yaml_round_trip(tmp_path: Path) -> None:
     assert config.load(recipe) == loaded
 
 
+@pytest.mark.parametrize("text", ["[", "@x", "a: b: c"])
+def test_text_that_is_no_yaml_is_taken_as_it_is(text: str) -> None:
+    assert config.load(None, [f"data.path={text}"]).data.path == text
+
+
 def test_an_entry_of_a_list_can_be_addressed() -> None:
     loaded = config.load(None, ["protocols.0.threshold=0.3", "protocols.1.map=topk-mean"])
-    assert loaded.protocols == (Protocol(threshold=0.3), Protocol(map="topk-mean"))
+    given = Protocol(threshold=0.3, threshold_source="given in the settings")
+    assert loaded.protocols == (given, Protocol(map="topk-mean"))
 
 
 @pytest.mark.parametrize("text", ["1e-3", "0.001", "1.0e-3"])

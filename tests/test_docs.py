@@ -173,6 +173,16 @@ def test_the_python_of_the_readme_uses_what_the_package_offers() -> None:
     settings.load(None, re.findall(r'"(\w+\.[\w.]+=\w+)"', code), **flags)
 
 
+def test_messages_of_the_troubleshooting_page_are_those_of_the_program() -> None:
+    source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
+    rows = re.findall(r"^\| (.*?) \| .* \|$", (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8"), re.M)
+    messages = [message for row in rows for message in row.split("; ") if row not in ("it says", "---")]
+    assert len(messages) > 50
+    for message in messages:
+        pieces = [piece.strip(" ':,()") for piece in message.removeprefix("Failed: ").split("...")]
+        assert all(piece in source for piece in pieces), message
+
+
 @on_each_page
 def test_no_page_names_a_path_of_somebody_s_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8")

@@ -31,6 +31,7 @@ def save_bundle(state: State, path: Path) -> None:
     new.mkdir(parents=True)
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.network.state_dict().items()}
     save_file(tensors, new / "weights.safetensors")
+    readable(new / "weights.safetensors")
     _write_memory(state.memory, new / "memory")
     description = {
         "format": FORMAT,
@@ -41,7 +42,7 @@ def save_bundle(state: State, path: Path) -> None:
         "num_compensated": state.network.drift.num_old if state.network.drift else 0,
         "config": to_dict(state.config),
     }
-    (new / "fdcnet.json").write_text(json.dumps(description, indent=1, ensure_ascii=False), encoding="utf-8")
+    _write_text(new / "fdcnet.json", json.dumps(description, indent=1, ensure_ascii=False))
     _sync_tree(new)
     _swap(new, path)
 
@@ -128,7 +129,7 @@ def _write_memory(memory: ExemplarMemory, folder: Path) -> None:
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda job: Image.fromarray(job[0].numpy()).save(job[1], compress_level=1), jobs))
     lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries]
-    (folder / "manifest.jsonl").write_text("".join(lines), encoding="utf-8")
+    _write_text(folder / "manifest.jsonl", "".join(lines))
 
 
 def _read_memory(folder: Path, budget: int) -> ExemplarMemory:
@@ -141,6 +142,18 @@ def _read_memory(folder: Path, budget: int) -> ExemplarMemory:
         ranks = [i for i, entry in enumerate(entries) if entry["label"] == label]
         memory.add(label, torch.from_numpy(np.stack([images[i] for i in ranks])), [entries[i]["name"] for i in ranks])
     return memory
+
+
+def _write_text(path: Path, text: str) -> None:
+    """A file name that is no UTF-8 becomes an escape, which JSON reads back."""
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def readable(path: Path) -> None:
+    """safetensors writes files that only their owner may read; ours follow the user's mask as all other files do."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def _sync_tree(folder: Path) -> None:

@@ -275,6 +275,8 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str = "") -> T:
             near = difflib.get_close_matches(str(key), hints, n=1, cutoff=0.4)
             known = f"Did you mean '{where}{near[0]}'?" if near else f"Known keys: {', '.join(hints)}."
             raise UserError(f"There is no setting '{where}{key}'.", known)
+    if kind is Protocol and "threshold" in values:
+        values = {"threshold_source": "given in the settings"} | values
     return kind(**{key: _convert(hints[key], value, f"{where}{key}") for key, value in values.items()})
 
 
@@ -327,7 +329,10 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _parse_scalar(text: str) -> Any:
-    value = yaml.safe_load(text)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:  # such as a lone bracket or @: then it is what it says
+        return text
     if isinstance(value, str):  # YAML reads 1e-3 as text
         try:
             return float(value)

@@ -35,7 +35,7 @@ def surroundings(cache: Path) -> dict[str, str]:
     return {**kept, "FDCNET_CACHE": str(cache), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def fdcnet(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def fdcnet(*arguments: str | int | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fdcnet", *map(str, arguments)]
     options = {"env": surroundings(cwd / "cache"), "capture_output": True, "encoding": "utf-8", "timeout": 120}
     return subprocess.run(command, cwd=cwd, check=False, **options)  # type: ignore[call-overload]
@@ -113,7 +113,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
+    def run(*arguments: str | float | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["fdcnet", *map(str, arguments)])
         with pytest.raises(SystemExit) as left:
             main()
@@ -285,7 +285,7 @@ def test_every_verb_explains_itself(verb: tuple[str, ...], call: Call) -> None:
 def test_no_verb_is_left_out_above() -> None:
     from typer.main import get_command
 
-    found = set()
+    found: set[tuple[str, ...]] = set()
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
         found |= {(name, sub) for sub in inner} if inner else {(name,)}

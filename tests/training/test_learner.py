@@ -110,12 +110,15 @@ def test_a_base_model_stands_for_the_first_task(
 
 
 def test_a_run_from_a_base_model_can_be_resumed_without_it(
-    base: Path, small_dataset: Dataset, small_config: Make, tmp_path: Path
+    small_dataset: Dataset, small_config: Make, tmp_path: Path
 ) -> None:
-    whole = train(small_config("baseline"), small_dataset, tmp_path / "whole", base_model=base)
+    config, base = small_config("baseline"), tmp_path / "base" / "model"
+    other_seed = small_config("finetune", "data.base_classes=0", "data.step_classes=0", "seed=5")
+    train(other_seed, small_dataset.first(2), tmp_path / "base")  # so that learning it anew would give another model
+    whole = train(config, small_dataset, tmp_path / "whole", base_model=base)
     with pytest.raises(Killed):
-        train(small_config("baseline"), small_dataset, tmp_path / "killed", base_model=base, listener=KillInTask(2))
-    resumed = train(small_config("baseline"), small_dataset, tmp_path / "killed", resume=True)
+        train(config, small_dataset, tmp_path / "killed", base_model=base, listener=KillInTask(2))
+    resumed = train(config, small_dataset, tmp_path / "killed", resume=True)
     assert without_making(resumed) == without_making(whole)
     assert models_equal(tmp_path / "whole", tmp_path / "killed")
 
@@ -171,6 +174,22 @@ def test_a_kill_before_measuring_is_made_up_for(
     lines = metric_lines(tmp_path / "killed")
     assert len(lines) == len(set(lines))
     assert lines == metric_lines(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("task", [1, 2])
+def test_epochs_that_are_run_again_are_recorded_once(
+    task: int, small_dataset: Dataset, small_config: Make, tmp_path: Path
+) -> None:
+    config = small_config("finetune", "train.checkpoint_minutes=100")
+    whole = train(config, small_dataset, tmp_path / "whole")
+    with pytest.raises(Killed):  # an epoch is on record, but in no checkpoint
+        train(config, small_dataset, tmp_path / "killed", listener=KillInTask(task))
+    assert metric_lines(tmp_path / "killed")[-1] == (task, "main", 1)
+    with (tmp_path / "killed" / "metrics.jsonl").open("a") as file:
+        file.write('{"task": 1, "pha')  # torn by the kill
+    resumed = train(config, small_dataset, tmp_path / "killed", resume=True)
+    assert metric_lines(tmp_path / "killed") == [(1, "main", 1), (1, "main", 2), (2, "main", 1), (2, "main", 2)]
+    assert without_making(resumed) == without_making(whole)
 
 
 def test_a_kill_after_the_last_measuring_loses_no_result(

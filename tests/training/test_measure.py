@@ -60,7 +60,7 @@ def test_examples_are_spread_over_the_classes_of_each_task(small_config: Make) -
 
 
 def test_examples_stay_the_same_while_tasks_come(small_config: Make) -> None:
-    names = [name for name in ("bee", "ant", "bee", "dog", "cat", "cat", "fox", "eel", "gnu")]
+    names = ["bee", "ant", "bee", "dog", "cat", "cat", "fox", "eel", "gnu"]
     everything = photos(names)
     shown: list[list[Path]] = []
     for sizes in ((2,), (2, 2), (2, 2, 3)):

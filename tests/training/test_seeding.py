@@ -11,7 +11,16 @@ def test_a_seed_is_the_digest_of_its_key() -> None:
 
 
 def test_every_part_of_the_key_counts() -> None:
-    keys = [(0,), (1,), ("1",), (0, "new"), (0, "grow", 1), (0, "grow", 2), (1, "grow", 1), (0, 1, "grow")]
+    keys: list[tuple[int | str, ...]] = [
+        (0,),
+        (1,),
+        ("1",),
+        (0, "new"),
+        (0, "grow", 1),
+        (0, "grow", 2),
+        (1, "grow", 1),
+        (0, 1, "grow"),
+    ]
     seeds = {seed_of(*key) for key in keys}
     assert len(seeds) == len(keys)
     assert all(0 <= seed < 2**63 for seed in seeds)  # what torch takes

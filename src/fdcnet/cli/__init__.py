@@ -2,12 +2,15 @@
 
 import sys
 
+import torch
 import typer
 from rich.text import Text
+from safetensors import SafetensorError
 
 from fdcnet.cli import config, data, demo, doctor, evaluate, methods, report, train
 from fdcnet.cli.console import errors
 from fdcnet.errors import UserError
+from fdcnet.training.loop import Diverged
 
 app = typer.Typer(
     name="fdcnet",
@@ -36,8 +39,11 @@ def main() -> None:
     except UserError as error:
         _say("Error:", str(error))
         sys.exit(2)
-    except RuntimeError as error:
+    except (Diverged, torch.OutOfMemoryError) as error:
         _say("Failed:", str(error))
+        sys.exit(1)
+    except (OSError, SafetensorError) as error:
+        _say("Failed:", f"{error}\nFree space or repair that path; 'train --resume' goes on from the last checkpoint.")
         sys.exit(1)
     except KeyboardInterrupt:
         errors.print("Interrupted.")

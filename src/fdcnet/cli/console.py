@@ -76,7 +76,7 @@ class Bars(Listener):
         if self._bar:
             self._bar.update(self._row, completed=done)
         if done == total:
-            self._close()
+            self.close()
 
     def task_started(self, task: Task, num_tasks: int) -> None:
         console.rule(_task_line(task, num_tasks), align="left")
@@ -95,13 +95,13 @@ class Bars(Listener):
             self._bar.update(self._row, facts=_losses(epoch))
 
     def phase_ended(self) -> None:
-        self._close()
+        self.close()
 
     def task_ended(self, task: Task, summary: dict[str, Any]) -> None:
         console.print(_summary_line(task, summary), markup=False)
 
     def _open(self, what: str, total: int) -> None:
-        self._close()
+        self.close()
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -115,7 +115,7 @@ class Bars(Listener):
         self._what = what
         self._bar.start()
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._bar:
             self._bar.stop()
         self._bar, self._what = None, ""

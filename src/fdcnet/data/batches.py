@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
@@ -89,18 +89,16 @@ def _crop_by_slices(pixels: Tensor, indices: Tensor, top: Tensor, left: Tensor, 
     return out
 
 
-def zoom_batch(
-    pixels: Tensor, indices: Tensor, top: Tensor, left: Tensor, side: Tensor, flip: Tensor, crop: int
-) -> Tensor:
-    """A square of `side` (B,) of each photo, resized to `crop`, mirrored where `flip`: (B, crop, crop, 3) float."""
-    size = pixels.shape[1]
-    steps = (torch.arange(crop, device=pixels.device) + 0.5) / crop  # (crop,) centres, as shares of the square
+def zoom_batch(photos: Tensor, top: Tensor, left: Tensor, side: Tensor, flip: Tensor, crop: int) -> Tensor:
+    """A square of `side` (B,) of each photo (B, S, S, 3), resized to `crop`, mirrored where `flip`, as float."""
+    size = photos.shape[1]
+    steps = (torch.arange(crop, device=photos.device) + 0.5) / crop  # (crop,) centres, as shares of the square
     rows = top[:, None] + side[:, None] * steps
     columns = left[:, None] + side[:, None] * torch.where(flip[:, None], 1 - steps, steps)
-    shape = (len(indices), crop, crop)
+    shape = (len(photos), crop, crop)
     grid = torch.stack([columns[:, None, :].expand(shape), rows[:, :, None].expand(shape)], dim=3)  # (B, crop, crop, 2)
-    photos = pixels[indices].permute(0, 3, 1, 2).float()
-    zoomed = F.grid_sample(photos, (2 * grid / size - 1).float(), padding_mode="border", align_corners=False)
+    channels_first = photos.permute(0, 3, 1, 2).float()
+    zoomed = F.grid_sample(channels_first, 2 * grid / size - 1, padding_mode="border", align_corners=False)
     return zoomed.permute(0, 2, 3, 1)
 
 
@@ -112,7 +110,7 @@ def normalise(
     mean, std = (torch.as_tensor(value, dtype=torch.float32, device=crops.device) for value in (mean, std))
     # Whole rows of interleaved channels: a last axis of three would defeat vector instructions.
     scale, shift = (1 / std).repeat(width), (-mean / std).repeat(width)
-    rows = crops.reshape(num, height, width * channels).float().mul_(scale).add_(shift).to(dtype)
+    rows = crops.reshape(num, height, width * channels).float().mul(scale).add_(shift).to(dtype)
     return rows.view(num, height, width, channels).permute(0, 3, 1, 2)
 
 
@@ -144,29 +142,39 @@ class Batches:
         # All that varies from step to step is laid out for the whole epoch here: no step waits for the device.
         flat = torch.cat(index_batches) if index_batches else torch.empty(0, dtype=torch.int64)
         self.zooms = augment and zoom < 1
-        if self.zooms:
-            where = _zoomed_places(len(flat), size, zoom, seed_key)
+        if self.zooms:  # whole photos are taken where they lie and cut on the device: resizing is too slow elsewhere
+            self.taken = [flat.to(self.pixels.device)]
+            self.places = [values.to(device) for values in _zoomed_places(len(flat), size, zoom, seed_key)]
         else:
-            where = _places(len(flat), size - crop, augment, seed_key)
-        self.where = [values.to(self.pixels.device) for values in (flat, *where)]
+            places = _places(len(flat), size - crop, augment, seed_key)
+            self.taken = [values.to(self.pixels.device) for values in (flat, *places)]
+            self.places = []
         self.labels, self.from_memory = labels.cpu()[flat].to(device), from_memory.cpu()[flat].to(device)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[Batch]:
-        crops: Iterable[Tensor] = self._crops()
+        photos: Iterable[Tensor] = self._take()
         if self.device.type == "cuda" and self.pixels.device.type == "cpu":
-            crops = prefetch(crop.pin_memory() for crop in self._crops())
+            photos = prefetch(taken.pin_memory() for taken in self._take())
         labels, from_memory = self.labels.split(self.lengths), self.from_memory.split(self.lengths)
-        for crop, *rest in zip(crops, labels, from_memory, strict=True):
-            images = normalise(crop.to(self.device, non_blocking=True), self.mean, self.std)
-            yield Batch(images, *rest)
+        places = [values.split(self.lengths) for values in self.places]
+        for i, taken in enumerate(photos):
+            crops = taken.to(self.device, non_blocking=True)
+            if self.zooms:
+                top, left, side, flip = (values[i] for values in places)
+                crops = zoom_batch(crops, top, left, side, flip, self.crop)
+            yield Batch(normalise(crops, self.mean, self.std), labels[i], from_memory[i])
 
-    def _crops(self) -> Iterator[Tensor]:
-        cut: Callable[..., Tensor] = zoom_batch if self.zooms else crop_batch
-        for where in zip(*(values.split(self.lengths) for values in self.where), strict=True):
-            yield cut(self.pixels, *where, self.crop)
+    def _take(self) -> Iterator[Tensor]:
+        """Whole photos or their crops, as bytes."""
+        for indices, *places in zip(*(values.split(self.lengths) for values in self.taken), strict=True):
+            if self.zooms:
+                yield self.pixels[indices]
+            else:
+                top, left, flip = places
+                yield crop_batch(self.pixels, indices, top, left, flip, self.crop)
 
 
 def _places(num: int, margin: int, augment: bool, seed_key: Key) -> tuple[Tensor, Tensor, Tensor]:
@@ -183,7 +191,8 @@ def _zoomed_places(num: int, size: int, zoom: float, seed_key: Key) -> tuple[Ten
     generator = rng(*seed_key, "zoom")
     side = size * generator.uniform(zoom, 1, num)
     top, left = generator.random((2, num)) * (size - side)
-    return *(torch.from_numpy(values) for values in (top, left, side)), torch.from_numpy(generator.random(num) < 0.5)
+    flip = torch.from_numpy(generator.random(num) < 0.5)
+    return *(torch.from_numpy(values).float() for values in (top, left, side)), flip
 
 
 def prefetch(items: Iterable[T], depth: int = PREFETCH) -> Iterator[T]:

@@ -226,7 +226,7 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(target)
+            beside.replace(target)  # while locked: see _sweep
     except BaseException:
         beside.unlink(missing_ok=True)
         raise

@@ -93,15 +93,18 @@ def wsol_losses(state: State, outputs: Outputs, batch: Batch) -> Losses:
     apart = None
     if train.separate_softmax and state.previous is not None:
         apart = other_side(batch.labels, state.previous.num_classes, outputs.class_map.shape[1])
-    background = state.network.background_score(outputs.features, masks, batch.labels)
-    image = bas.class_score(outputs.activation_map, batch.labels)
-    foreground = bas.foreground_scores(outputs.activation_map, masks)
-    return {
+    losses = {
         "cls": bas.classification(outputs.scores, batch.labels, train.label_smoothing, apart),
-        "cls_fg": weights.cls_fg * bas.classification(foreground, batch.labels, apart=apart),
-        "bas": weights.bas * bas.background_suppression(background, image),
         "area": weights.area * bas.area(masks),
     }
+    if weights.cls_fg:
+        foreground = bas.foreground_scores(outputs.activation_map, masks)
+        losses["cls_fg"] = weights.cls_fg * bas.classification(foreground, batch.labels, apart=apart)
+    if weights.bas:
+        background = state.network.background_score(outputs.features, masks, batch.labels)
+        image = bas.class_score(outputs.activation_map, batch.labels)
+        losses["bas"] = weights.bas * bas.background_suppression(background, image)
+    return losses
 
 
 def other_side(labels: Tensor, num_old: int, num_classes: int) -> Tensor:

@@ -56,4 +56,5 @@ class Baseline(Method):
             outputs = state.previous.compensated(outputs)
         average_masks = outputs.masks.mean(1, keepdim=True)
         rows = torch.arange(len(labels), device=labels.device)
-        return replace(outputs, loc_map=outputs.loc_map[rows, labels][:, None], mask_change=None), average_masks
+        own_masks = outputs.masks[rows, labels][:, None]
+        return replace(outputs, loc_map=own_masks.logit(1e-6), mask_change=0.0), average_masks

@@ -20,7 +20,7 @@ class FDCNet(Baseline):
     def begin_task(self, state: State, task: Task) -> None:
         super().begin_task(state, task)  # the frozen previous network keeps its own modules: targets chain through them
         state.network.drift = None
-        if task.num_old:
+        if task.num_old and (state.config.drift.classes or state.config.drift.maps):
             state.network.add_drift(task.num_old, state.config.drift)
 
     def phases(self, state: State, task: Task) -> list[Phase]:
@@ -44,15 +44,14 @@ class FDCNet(Baseline):
         assert state.previous is not None and state.network.drift is not None
         config = state.config.drift
         with torch.no_grad():
-            target = state.previous.compensated(state.previous(batch.images))
-            now = state.network(batch.images)
-        num_old = state.previous.num_classes
-        class_change, loc_change = state.network.drift(now.features, now.tail_features)
+            target = state.previous.corrected(state.previous(batch.images))
+            plain = state.network(batch.images)
+        now, num_old = state.network.corrected(plain), state.previous.num_classes
         losses: Losses = {}
         if config.classes:
-            losses["dc_cls"] = drift.drift_classes(now.class_map[:, :num_old] + class_change, target.class_map)
+            losses["dc_cls"] = drift.drift_classes(now.class_map[:, :num_old], target.class_map)
         if config.maps:
-            losses["dc_loc"] = config.dc_loc * drift.drift_maps(now.loc_map[:, :num_old] + loc_change, target.loc_map)
+            losses["dc_loc"] = config.dc_loc * drift.drift_maps(now.loc_map[:, :num_old], target.loc_map)
         return losses
 
     def outputs(self, state: State, images: Tensor) -> Outputs:

@@ -1,10 +1,13 @@
 """The feature drift compensation network: what the change of features did to the outputs for old classes."""
 
-from torch import Tensor, nn
+from torch import nn
 
 
 class DriftModules(nn.Module):
-    """g_dc: estimates from the new network's features what its outputs for old classes have lost."""
+    """g_dc: estimates from the new network's features what its outputs for old classes have lost.
+
+    `class_drift` maps tail features to a change of the class map, `loc_drift` shared features to one of the logits.
+    """
 
     def __init__(self, shared_channels: int, tail_channels: int, width: int, num_old: int, zero_start: bool) -> None:
         super().__init__()
@@ -30,7 +33,3 @@ class DriftModules(nn.Module):
                     nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
             if zero_start:  # the first step then does no harm
                 nn.init.zeros_(sequence[-1].weight)  # type: ignore[arg-type]
-
-    def forward(self, features: Tensor, tail_features: Tensor) -> tuple[Tensor, Tensor]:
-        """-> what to add to the class map (B, K_old, H2, W2) and to the localization map (B, K_old, H1, W1)"""
-        return self.class_drift(tail_features), self.loc_drift(features)

@@ -61,7 +61,10 @@ class CosineScores(nn.Module):
         return self.scale * cosine
 
     def activation(self, class_features: Tensor) -> Tensor:
-        """Without feature normalisation: that would cancel exactly the magnitude which a mask takes away."""
+        """Without feature normalisation, which would cancel exactly the magnitude that a mask takes away.
+
+        The foreground loss reads it too: bounded scores would push its mask over the whole image.
+        """
         return F.conv2d(class_features, F.normalize(self.weight, dim=1)[:, :, None, None])
 
     def activation_of(self, class_features: Tensor, labels: Tensor) -> Tensor:

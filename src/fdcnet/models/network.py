@@ -25,7 +25,7 @@ class Outputs:
     class_map: Tensor  # (B, K, H2, W2)  M^cls
     activation_map: Tensor  # (B, K, H2, W2)  what BAS suppresses; the class map itself unless the classifier is cosine
     loc_map: Tensor  # (B, K, H1, W1)  M^CAM, logits; (B, 1, H1, W1) where labels were given
-    mask_change: Tensor | None = None  # (B, K, H1, W1)  compensation that is added after the sigmoid
+    mask_change: Tensor | float = 0.0  # (B, K, H1, W1)  compensation that is added after the sigmoid
 
     @property
     def scores(self) -> Tensor:
@@ -35,8 +35,7 @@ class Outputs:
     @property
     def masks(self) -> Tensor:
         """(B, K, H1, W1) in 0..1"""
-        masks = self.loc_map.float().sigmoid()
-        return masks if self.mask_change is None else masks + self.mask_change
+        return self.loc_map.float().sigmoid() + self.mask_change
 
 
 class Classifier(nn.Module):
@@ -134,20 +133,31 @@ class LocalizationNetwork(nn.Module):
         self.drift = DriftModules(*self._drift_shape, num_old, config.zero_start).to(device)
         self.drift_config = config
 
+    def corrected(self, outputs: Outputs) -> Outputs:
+        """What the modules are trained for: old classes get their whole compensation, on scores and logits."""
+        class_change, loc_change = self._changes(outputs)
+        return replace(outputs, class_map=outputs.class_map + class_change, loc_map=outputs.loc_map + loc_change)
+
     def compensated(self, outputs: Outputs) -> Outputs:
-        """Equation 11: old classes get the modules' compensation, new ones are left as they are."""
-        if self.drift is None:
-            return outputs
-        config, num_new = self.drift_config, self.num_classes - self.drift.num_old
-        class_change, loc_change = self.drift(outputs.features, outputs.tail_features)
-        class_map, loc_map, mask_change = outputs.class_map, outputs.loc_map, None
-        if config.classes:
-            class_map = class_map + config.class_scale * pad_classes(class_change, num_new)
-        if config.maps and config.place == "inside":
-            loc_map = loc_map + config.loc_scale * pad_classes(loc_change, num_new)
-        elif config.maps:
-            mask_change = config.loc_scale * pad_classes(loc_change.float(), num_new)
-        return replace(outputs, class_map=class_map, loc_map=loc_map, mask_change=mask_change)
+        """Equation 11, with the settings' scales and place: old classes are compensated, new ones left as they are."""
+        config = self.drift_config
+        class_change, loc_change = self._changes(outputs)
+        outputs = replace(outputs, class_map=outputs.class_map + config.class_scale * class_change)
+        if config.place == "inside":
+            return replace(outputs, loc_map=outputs.loc_map + config.loc_scale * loc_change)
+        return replace(outputs, mask_change=config.loc_scale * loc_change)
+
+    def _changes(self, outputs: Outputs) -> tuple[Tensor | float, Tensor | float]:
+        """Compensation of class map and logits, in float32: the change may be finer than the steps of bfloat16."""
+        class_change: Tensor | float = 0.0
+        loc_change: Tensor | float = 0.0
+        if self.drift is not None:
+            num_new = self.num_classes - self.drift.num_old
+            if self.drift_config.classes:
+                class_change = pad_classes(self.drift.class_drift(outputs.tail_features).float(), num_new)
+            if self.drift_config.maps:
+                loc_change = pad_classes(self.drift.loc_drift(outputs.features).float(), num_new)
+        return class_change, loc_change
 
     @staticmethod
     def is_head(name: str) -> bool:

@@ -25,7 +25,7 @@ def write_report(runs: Sequence[Path], target: Path, title: str | None = None) -
     target = Path(target)
     if target.is_dir():
         target = target / "report.html"
-    write_bytes(target, render(shown, title).encode())
+    write_bytes(target, render(shown, title).encode("utf-8", "replace"))
     return target
 
 

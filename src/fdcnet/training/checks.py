@@ -7,6 +7,7 @@ from fdcnet.data.records import Task
 from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import Method
+from fdcnet.models.backbones import find_backbone
 
 
 def refuse_impossible(config: Config, method: Method, stream: Sequence[Task]) -> None:
@@ -16,6 +17,23 @@ def refuse_impossible(config: Config, method: Method, stream: Sequence[Task]) ->
             f"A crop of {data.crop} pixels cannot be cut from photos of {data.size}.",
             "Set data.crop to at most data.size.",
         )
+    stride = find_backbone(config.model.backbone).tail_stride
+    if data.crop % stride:
+        near = max(stride, data.crop // stride * stride)
+        raise UserError(
+            f"{config.model.backbone} cannot see crops of {data.crop} pixels.",
+            f"Set data.crop to a multiple of {stride}, such as {near}.",
+        )
+    for name, value, fits, wanted in (
+        ("data.zoom", data.zoom, 0 < data.zoom <= 1, "more than 0 and at most 1"),
+        ("train.base_epochs", train.base_epochs, train.base_epochs > 0, "1 or more"),
+        ("train.step_epochs", train.step_epochs, train.step_epochs > 0, "1 or more"),
+        ("drift.epochs", config.drift.epochs, config.drift.epochs > 0, "1 or more"),
+        ("drift.optim.lr", config.drift.optim.lr, config.drift.optim.lr > 0, "a positive number, such as 0.01"),
+        ("distill.temperature", config.distill.temperature, config.distill.temperature > 0, "a positive number"),
+    ):
+        if not fits:
+            raise UserError(f"{name} cannot be {value:g}.", f"Set it to {wanted}.")
     if train.batch_size < 1:
         raise UserError(f"train.batch_size cannot be {train.batch_size}.", "Set it to 2 or more.")
     if train.optim.lr <= 0:

@@ -24,6 +24,7 @@ from fdcnet.methods.base import Method, Phase, State
 from fdcnet.models.network import new_network
 from fdcnet.record import RunRecord, commit, environment, truncate_metrics
 from fdcnet.training import optim
+from fdcnet.training.checkpoint import FILE as CHECKPOINT
 from fdcnet.training.checkpoint import Checkpoint, Position, read_checkpoint, remove_checkpoint, save_checkpoint
 from fdcnet.training.checks import refuse_impossible
 from fdcnet.training.device import describe
@@ -80,9 +81,16 @@ class Learner:
         started = time.monotonic()
         state = self._start(resume, base_model)
         self._open_photos(state)
-        self.record = RunRecord.create(self.record.folder, self._facts(dataset_name), resume=resume)
+        facts = self._facts(dataset_name) | {"base_model": str(base_model) if base_model else None}
+        self.record = RunRecord.create(self.record.folder, facts, resume=resume)
         if base_model and not has_bundle(self.model_dir):
             save_bundle(state, self.model_dir)  # so that a resumed run needs nothing else
+        try:
+            return self._run_tasks(state, dataset_name, started)
+        finally:
+            self.listener.close()
+
+    def _run_tasks(self, state: State, dataset_name: str, started: float) -> dict[str, Any]:
         before = self.record.run().get("seconds") or 0
         results: dict[str, Any] = {}
         for task in self.stream:
@@ -106,6 +114,7 @@ class Learner:
         refuse_impossible(self.config, self.method, self.stream)
         if resume and self.record.exists():
             self._refuse_other_run()
+            base_model = base_model or self._recorded_base_model()
             if has_bundle(self.model_dir):
                 state = load_bundle(self.model_dir)
                 self.runtime.place(state.network)
@@ -123,6 +132,11 @@ class Learner:
             raise UserError(
                 f"{base_model} has other settings under 'model' or other classes than this run's first task.",
                 "Train a base model with this recipe: --set data.classes=(those of the first task).",
+            )
+        if _photos_of(state.config) != _photos_of(self.config):  # it may have learned what is a test photo here
+            raise UserError(
+                f"{base_model} has learned from other photos, or from others of them.",
+                "Train a base model with the same data.path, size, crop and holdout (then also the same seed).",
             )
         self.runtime.place(state.network)
         state = replace(state, config=self.config, memory=ExemplarMemory(self.config.memory.budget))
@@ -302,9 +316,20 @@ class Learner:
                 f"The photos have other classes than when {self.record.folder} was started.",
                 "Restore the class folders, or start a new run in another folder.",
             )
+        checkpoint = read_checkpoint(self.record.folder)
+        if checkpoint:
+            begun = self.stream[checkpoint.position.task - 1]
+            if recorded["data"]["task_fingerprints"][begun.number - 1] != fingerprint(begun.train):
+                raise UserError(
+                    f"The photos of task {begun.number} are not the same as when it was begun.",
+                    f"Restore them, or start the task anew by removing {self.record.folder / CHECKPOINT}.",
+                )
+
+    def _recorded_base_model(self) -> Path | None:
+        recorded = self.record.run().get("base_model")
+        return Path(recorded) if recorded else None
 
     def _facts(self, dataset_name: str) -> dict[str, Any]:
-        train = [record for task in self.stream for record in task.train]
         test = self.stream[-1].test
         return {
             "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -313,8 +338,9 @@ class Learner:
             **environment(describe(self.device)),
             "data": {
                 "name": dataset_name,
-                "fingerprint": fingerprint([*train, *test]),
-                "num_train": len(train),
+                "fingerprint": fingerprint([*(record for task in self.stream for record in task.train), *test]),
+                "task_fingerprints": [fingerprint(task.train) for task in self.stream],
+                "num_train": sum(len(task.train) for task in self.stream),
                 "num_test": len(test),
             },
             "class_order": [name for task in self.stream for name in task.classes],
@@ -322,6 +348,12 @@ class Learner:
             "seed": self.config.seed,
             "memory_images": self.config.memory.budget if self.method.uses_memory else 0,
         }
+
+
+def _photos_of(config: Config) -> tuple[object, ...]:
+    """What decides which photos a first task learns from, and which it is tested on."""
+    data = config.data
+    return data.path, data.format, data.size, data.crop, data.holdout, config.seed if data.holdout else None
 
 
 def with_memory(pixels: Tensor, labels: Tensor, memory: ExemplarMemory) -> Photos:

@@ -26,5 +26,8 @@ class Listener:
 
     def phase_ended(self) -> None: ...
 
+    def close(self) -> None:
+        """The run is over, well or badly: leave nothing on the screen."""
+
     def task_ended(self, task: Task, summary: dict[str, Any]) -> None:
         """`summary`: the task's metrics under the first protocol."""
