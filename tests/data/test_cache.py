@@ -402,3 +402,23 @@ def test_real_photos(shared_data: Path, tmp_path: Path) -> None:
     assert cache.broken == []
     with Image.open(paths[7]) as image:
         assert np.array_equal(cache.pixels[7].numpy(), np.asarray(image.convert("RGB")))
+
+
+def test_the_cache_keeps_within_its_limit(
+    records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blocks() -> list[str]:
+        return sorted(path.stem for path in (tmp_path / "cache").glob("*.pixels"))
+
+    one_block = len(records) * 8 * 8 * 3
+    monkeypatch.setenv("FDCNET_CACHE_GB", str(2.5 * one_block / 1e9))
+    stems = []
+    for size in (8, 8, 7):  # the second one is the first, used again
+        PixelCache.build(records, size, tmp_path / "cache", CPU)
+        stems.append(fingerprint(records, size))
+    for age, stem in enumerate((stems[0], stems[2])):
+        os.utime(tmp_path / "cache" / f"{stem}.json", (age, age))
+    PixelCache.build(records, 8, tmp_path / "cache", CPU)  # now the newest
+    PixelCache.build(records[:-1], 8, tmp_path / "cache", CPU)
+    assert blocks() == sorted([stems[0], fingerprint(records[:-1], 8)])
+    assert len(PixelCache.build(records, 8, tmp_path / "cache", CPU)) == len(records)

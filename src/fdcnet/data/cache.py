@@ -29,6 +29,8 @@ FORMAT = 1  # raise it whenever decoding changes, so that no stale pixels are us
 GPU_SHARE = 0.4  # of the free memory: the rest is for training
 CHUNK = 64  # photos per worker between two progress reports
 TEMPORARY = ".tmp"
+LIMIT_VARIABLE = "FDCNET_CACHE_GB"
+LIMIT_GB = 100.0  # of decoded photos; the ones not used for longest go first
 
 Progress = Callable[[int, int], None]
 Decoded = tuple[np.ndarray, tuple[int, int]] | BadImage
@@ -157,6 +159,7 @@ def _on_disk(records: Sequence[Record], size: int, cache_dir: Path, decoded: Ite
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         _sweep(cache_dir)
+        _make_room(cache_dir, len(records) * size * size * 3)
         _write(stem, size, len(records), decoded)
     except OSError as error:
         raise _cannot_write(cache_dir, len(records) * size * size * 3, error) from error
@@ -204,6 +207,8 @@ def _map(stem: Path, num: int, size: int) -> _Block | None:
             return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    with contextlib.suppress(OSError):
+        os.utime(stem.with_suffix(".json"))  # when it was last used: see _make_room
     if not sizes:  # an empty file cannot be mapped
         return _Block(np.empty(shape, np.uint8), sizes, broken)
     # Copy-on-write: torch wants writable memory, and no slip may ever reach the file.
@@ -238,6 +243,20 @@ def _sweep(cache_dir: Path) -> None:
         with contextlib.suppress(OSError):
             if leftover.stat().st_size > 0 and not _is_locked(leftover):
                 leftover.unlink()
+
+
+def _make_room(cache_dir: Path, needed: int) -> None:
+    """Keep the folder within its limit. A file that another process has mapped stays readable to it."""
+    room = float(os.environ.get(LIMIT_VARIABLE, LIMIT_GB)) * 1e9 - needed
+    blocks = []
+    for sidecar in cache_dir.glob("*.json"):
+        with contextlib.suppress(OSError):
+            blocks.append((sidecar.stat().st_mtime, sidecar.with_suffix(".pixels").stat().st_size, sidecar))
+    for _, num_bytes, sidecar in sorted(blocks, reverse=True):
+        room -= num_bytes
+        if room < 0:
+            sidecar.unlink(missing_ok=True)
+            sidecar.with_suffix(".pixels").unlink(missing_ok=True)
 
 
 def _is_locked(path: Path) -> bool:
