@@ -200,12 +200,16 @@ def test_an_interrupted_run_says_how_to_go_on(photos: Path, tmp_path: Path) -> N
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         encoding="utf-8",
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs inherit it ignored
     )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "--resume" in error
     assert "Traceback" not in error

@@ -1,6 +1,5 @@
 """The task loop: learn the new classes, keep some exemplars, save the model, measure it, go on."""
 
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,21 +9,17 @@ import torch
 from torch import Tensor
 
 from fdcnet.bundle import has_bundle, load_bundle, save_bundle
-from fdcnet.config import Config, to_dict
+from fdcnet.config import Config
 from fdcnet.data.batches import Batches, balanced_indices, epoch_indices
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Dataset, Task
-from fdcnet.data.stream import fingerprint, make_stream
+from fdcnet.data.stream import make_stream
 from fdcnet.errors import UserError
-from fdcnet.evaluation.incremental import build_results, score_task
-from fdcnet.evaluation.table import Table
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import find_method
 from fdcnet.methods.base import Method, Phase, State
 from fdcnet.models.network import new_network
-from fdcnet.record import RunRecord, commit, environment, truncate_metrics
 from fdcnet.training import optim
-from fdcnet.training.checkpoint import FILE as CHECKPOINT
 from fdcnet.training.checkpoint import Checkpoint, Position, read_checkpoint, remove_checkpoint, save_checkpoint
 from fdcnet.training.checks import refuse_impossible
 from fdcnet.training.device import describe
@@ -33,6 +28,7 @@ from fdcnet.training.imprint import imprint
 from fdcnet.training.listener import Listener
 from fdcnet.training.loop import Epoch, run_phase
 from fdcnet.training.measure import examples_of, measure, pick_examples
+from fdcnet.training.run_folder import RunFolder
 from fdcnet.training.runtime import Runtime
 from fdcnet.training.seeding import seed_of, seed_torch
 
@@ -64,59 +60,52 @@ def train(
     method = find_method(config.method)()
     sizes = (0, 0) if method.one_task else (config.data.base_classes, config.data.step_classes)
     stream = make_stream(dataset, *sizes, order=config.data.order, seed=config.seed, holdout=config.data.holdout)
-    learner = Learner(config, method, stream, run_dir, Runtime.of(config, cache_dir, listener))
-    return learner.run(dataset.name, resume, base_model)
+    folder = RunFolder(run_dir, config, method, stream, dataset.name)
+    return Learner(config, method, stream, folder, Runtime.of(config, cache_dir, listener)).run(resume, base_model)
 
 
 class Learner:
-    def __init__(self, config: Config, method: Method, stream: list[Task], run_dir: Path, runtime: Runtime) -> None:
-        self.config, self.method, self.stream, self.runtime = config, method, stream, runtime
-        self.listener, self.device = runtime.listener, runtime.device
-        self.record = RunRecord(run_dir)
-        self.model_dir = run_dir / "model"
+    """One run: a stream of tasks learned into a run folder."""
+
+    def __init__(self, config: Config, method: Method, stream: list[Task], folder: RunFolder, runtime: Runtime) -> None:
+        self.config, self.method, self.stream, self.folder, self.runtime = config, method, stream, folder, runtime
+        self.listener = runtime.listener
         self.new_photos: dict[int, PixelCache] = {}  # by task: decoded ahead of it
         self.test_photos: PixelCache | None = None
 
-    def run(self, dataset_name: str, resume: bool, base_model: Path | None) -> dict[str, Any]:
-        started = time.monotonic()
-        state = self._start(resume, base_model)
-        self._open_photos(state)
-        facts = self._facts(dataset_name) | {"base_model": str(base_model) if base_model else None}
-        self.record = RunRecord.create(self.record.folder, facts, resume=resume)
-        if base_model and not has_bundle(self.model_dir):
-            save_bundle(state, self.model_dir)  # so that a resumed run needs nothing else
+    def run(self, resume: bool, base_model: Path | None) -> dict[str, Any]:
         try:
-            return self._run_tasks(state, dataset_name, started)
+            state = self._start(resume, base_model)
+            self._open_photos(state)
+            self.folder.open(resume, describe(self.runtime.device), base_model)
+            if base_model and not has_bundle(self.folder.model):
+                save_bundle(state, self.folder.model)  # so that a resumed run needs nothing else
+            return self._run_tasks(state)
         finally:
             self.listener.close()
 
-    def _run_tasks(self, state: State, dataset_name: str, started: float) -> dict[str, Any]:
-        before = self.record.run().get("seconds") or 0
-        results: dict[str, Any] = {}
+    def _run_tasks(self, state: State) -> dict[str, Any]:
         for task in self.stream:
             if task.number > len(state.task_sizes):
                 self.listener.task_started(task, len(self.stream))
                 self._learn(state, task)
-                save_bundle(state, self.model_dir)
-                remove_checkpoint(self.record.folder)
-            if not self._table_file(0, task.number).exists():
+                save_bundle(state, self.folder.model)
+                remove_checkpoint(self.folder.path)
+            if not self.folder.is_measured(task.number):
                 self._measure(state, task)
-                results = self._write_results(dataset_name, task.number)
-                self.record.write_run(seconds=round(before + time.monotonic() - started, 1))
+                results = self.folder.write_results(task.number)
                 self.listener.task_ended(task, results["tasks"][-1])
-        if not results:  # killed after the last measurement
-            results = self._write_results(dataset_name, len(self.stream))
-        self.record.finish(before + time.monotonic() - started)
-        return results
+        self.folder.record.finish(self.folder.seconds())
+        return self.folder.write_results(len(self.stream))
 
     def _start(self, resume: bool, base_model: Path | None) -> State:
         """From the saved model where a run goes on, else a new network. Nothing is written before this has worked."""
         refuse_impossible(self.config, self.method, self.stream)
-        if resume and self.record.exists():
-            self._refuse_other_run()
-            base_model = base_model or self._recorded_base_model()
-            if has_bundle(self.model_dir):
-                state = load_bundle(self.model_dir)
+        if resume and self.folder.record.exists():
+            self.folder.refuse_other_run()
+            base_model = base_model or self.folder.base_model()
+            if has_bundle(self.folder.model):
+                state = load_bundle(self.folder.model)
                 self.runtime.place(state.network)
                 return state
         if base_model:
@@ -159,12 +148,12 @@ class Learner:
             imprint(state, self.runtime, task, new)
         photos = with_memory(new.pixels, labels_of(new, task), state.memory)
 
-        checkpoint = read_checkpoint(self.record.folder)
+        checkpoint = read_checkpoint(self.folder.path)
         if checkpoint and checkpoint.position.task != task.number:
             checkpoint = None
         if checkpoint:
             state.network.load_state_dict(checkpoint.network)
-        self._cut_metrics(checkpoint.position if checkpoint else Position(task.number, 0, 0))
+        self.folder.cut_metrics(checkpoint.position if checkpoint else Position(task.number, 0, 0))
         for index, phase in enumerate(self.method.phases(state, task)):
             if checkpoint and index < checkpoint.position.phase:
                 continue
@@ -204,16 +193,16 @@ class Learner:
                 seed_key=(*key, epoch, "crop"),
                 mean=lineage.mean,
                 std=lineage.std,
-                device=self.device,
+                device=self.runtime.device,
             )
 
         def epoch_ended(epoch: Epoch) -> None:
             nonlocal last_save
-            self._record_epoch(task, phase, epoch)
+            self.folder.record_epoch(task.number, phase, epoch)
             self.listener.epoch_ended(epoch)
             if epoch.number == phase.epochs or time.monotonic() - last_save > 60 * config.train.checkpoint_minutes:
                 position = Position(task.number, index, epoch.number)
-                save_checkpoint(self.record.folder, position, state.network, optim.momenta(optimizer, phase))
+                save_checkpoint(self.folder.path, position, state.network, optim.momenta(optimizer, phase))
                 last_save = time.monotonic()
 
         first_epoch = resumed.position.epochs_done + 1 if resumed else 1
@@ -240,114 +229,8 @@ class Learner:
         rows = pick_examples(photos.records, state)
         tables = measure(state, self.method, self.runtime, photos, self.config.protocols, keep=rows)
         examples = examples_of(state, photos, tables[0], self.config.protocols[0], rows)
-        self.record.write_examples(task.number, examples)
-        for number in reversed(range(len(tables))):  # the first one last: where it is, all of them are
-            file = self._table_file(number, task.number)
-            file.parent.mkdir(exist_ok=True)
-            tables[number].save(file)
-
-    def _write_results(self, dataset_name: str, num_tasks: int) -> dict[str, Any]:
-        """results.json of the tasks so far, from the tables on disk alone; -> that of the first protocol"""
-        sizes = [len(task.classes) for task in self.stream[:num_tasks]]
-        all_results = []
-        for number, protocol in enumerate(self.config.protocols):
-            tables = [Table.load(self._table_file(number, task)) for task in range(1, num_tasks + 1)]
-            scores = [score_task(table, protocol, sizes[: t + 1]) for t, table in enumerate(tables)]
-            results = build_results(
-                dataset=dataset_name,
-                method=self.method.name,
-                backbone=self.config.model.backbone,
-                seed=self.config.seed,
-                protocol=protocol,
-                tasks=scores,
-            )
-            results["made"] = {
-                key: self.record.run()[key] for key in ("command", "commit", "device", "versions", "config")
-            }
-            self.record.write_results(results, f"results{self._suffix(number)}")
-            all_results.append(results)
-        return all_results[0]
-
-    def _table_file(self, protocol: int, task: int) -> Path:
-        return self.record.folder / "predictions" / f"task-{task}{self._suffix(protocol)}.csv.gz"
-
-    def _suffix(self, protocol: int) -> str:
-        return f"-{self.config.protocols[protocol].name}" if protocol else ""
-
-    def _record_epoch(self, task: Task, phase: Phase, epoch: Epoch) -> None:
-        peak = torch.cuda.max_memory_allocated(self.device) / 1e6 if self.device.type == "cuda" else None
-        self.record.append_metrics(
-            {
-                "task": task.number,
-                "phase": phase.name,
-                "epoch": epoch.number,
-                "epochs": phase.epochs,
-                "losses": epoch.losses,
-                "lr": epoch.lr,
-                "images_per_second": round(epoch.images_per_second, 1),
-                "gpu_memory_mb": peak,
-            }
-        )
-
-    def _cut_metrics(self, position: Position) -> None:
-        """Forget the epochs that will be run again."""
-        names: list[str] = []  # the phases of this task, in the order in which they ran
-
-        def keep(line: dict[str, Any]) -> bool:
-            if line["task"] != position.task:
-                return bool(line["task"] < position.task)
-            if line["phase"] not in names:
-                names.append(line["phase"])
-            return (names.index(line["phase"]), line["epoch"]) <= (position.phase, position.epochs_done)
-
-        truncate_metrics(self.record.folder, keep)
-
-    def _refuse_other_run(self) -> None:
-        recorded = self.record.run()
-        if recorded.get("finished"):
-            raise UserError(f"{self.record.folder} is complete: nothing is left to do.", "Choose another folder.")
-        if recorded["config"] != to_dict(self.config):
-            raise UserError(
-                f"{self.record.folder} was started with other settings.",
-                "Resume with the same recipe and flags ('fdcnet report' shows them), or choose another folder.",
-            )
-        if recorded["tasks"] != [list(task.classes) for task in self.stream]:
-            raise UserError(
-                f"The photos have other classes than when {self.record.folder} was started.",
-                "Restore the class folders, or start a new run in another folder.",
-            )
-        checkpoint = read_checkpoint(self.record.folder)
-        if checkpoint:
-            begun = self.stream[checkpoint.position.task - 1]
-            if recorded["data"]["task_fingerprints"][begun.number - 1] != fingerprint(begun.train):
-                raise UserError(
-                    f"The photos of task {begun.number} are not the same as when it was begun.",
-                    f"Restore them, or start the task anew by removing {self.record.folder / CHECKPOINT}.",
-                )
-
-    def _recorded_base_model(self) -> Path | None:
-        recorded = self.record.run().get("base_model")
-        return Path(recorded) if recorded else None
-
-    def _facts(self, dataset_name: str) -> dict[str, Any]:
-        test = self.stream[-1].test
-        return {
-            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-            "config": to_dict(self.config),
-            "commit": commit(),
-            **environment(describe(self.device)),
-            "data": {
-                "name": dataset_name,
-                "fingerprint": fingerprint([*(record for task in self.stream for record in task.train), *test]),
-                "task_fingerprints": [fingerprint(task.train) for task in self.stream],
-                "num_train": sum(len(task.train) for task in self.stream),
-                "num_test": len(test),
-            },
-            "class_order": [name for task in self.stream for name in task.classes],
-            "tasks": [list(task.classes) for task in self.stream],
-            "seed": self.config.seed,
-            "memory_images": self.config.memory.budget if self.method.uses_memory else 0,
-        }
+        self.folder.record.write_examples(task.number, examples)
+        self.folder.save_tables(task.number, tables)
 
 
 def _photos_of(config: Config) -> tuple[object, ...]:

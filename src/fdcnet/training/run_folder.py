@@ -1,0 +1,153 @@
+"""What a run leaves on disk beside its model: facts, epochs, tables and results. And whether it may go on."""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fdcnet.config import Config, to_dict
+from fdcnet.data.records import Task
+from fdcnet.data.stream import fingerprint
+from fdcnet.errors import UserError
+from fdcnet.evaluation.incremental import build_results, score_task
+from fdcnet.evaluation.table import Table
+from fdcnet.methods.base import Method, Phase
+from fdcnet.record import RunRecord, commit, environment, truncate_metrics
+from fdcnet.training import checkpoint
+from fdcnet.training.checkpoint import Position
+from fdcnet.training.loop import Epoch
+
+MADE = ("command", "commit", "device", "versions", "config")  # what each result says about its making
+
+
+class RunFolder:
+    def __init__(self, path: Path, config: Config, method: Method, stream: Sequence[Task], dataset_name: str) -> None:
+        self.path, self.config, self.method, self.stream = path, config, method, stream
+        self.dataset_name = dataset_name
+        self.record = RunRecord(path)
+        self.model = path / "model"
+        self.started = time.monotonic()
+        self.seconds_before = 0.0
+
+    def open(self, resume: bool, device: str, base_model: Path | None) -> None:
+        """Begin the record, or go on with it."""
+        facts = self._facts(device) | {"base_model": str(base_model) if base_model else None}
+        self.record = RunRecord.create(self.path, facts, resume=resume)
+        self.seconds_before = self.record.run().get("seconds") or 0.0
+
+    def seconds(self) -> float:
+        """Work so far, over all sittings."""
+        return self.seconds_before + time.monotonic() - self.started
+
+    def base_model(self) -> Path | None:
+        recorded = self.record.run().get("base_model")
+        return Path(recorded) if recorded else None
+
+    def refuse_other_run(self) -> None:
+        recorded = self.record.run()
+        if recorded.get("finished"):
+            raise UserError(f"{self.path} is complete: nothing is left to do.", "Choose another folder.")
+        if recorded["config"] != to_dict(self.config):
+            raise UserError(
+                f"{self.path} was started with other settings.",
+                "Resume with the same recipe and flags ('fdcnet report' shows them), or choose another folder.",
+            )
+        if recorded["tasks"] != [list(task.classes) for task in self.stream]:
+            raise UserError(
+                f"The photos have other classes than when {self.path} was started.",
+                "Restore the class folders, or start a new run in another folder.",
+            )
+        saved = checkpoint.read_checkpoint(self.path)
+        if saved:
+            begun = self.stream[saved.position.task - 1]
+            if recorded["data"]["task_fingerprints"][begun.number - 1] != fingerprint(begun.train):
+                raise UserError(
+                    f"The photos of task {begun.number} are not the same as when it was begun.",
+                    f"Restore them, or start the task anew by removing {self.path / checkpoint.FILE}.",
+                )
+
+    def record_epoch(self, task: int, phase: Phase, epoch: Epoch) -> None:
+        self.record.append_metrics(
+            {
+                "task": task,
+                "phase": phase.name,
+                "epoch": epoch.number,
+                "epochs": phase.epochs,
+                "losses": epoch.losses,
+                "lr": epoch.lr,
+                "images_per_second": round(epoch.images_per_second, 1),
+                "gpu_memory_mb": torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_initialized() else None,
+            }
+        )
+
+    def cut_metrics(self, position: Position) -> None:
+        """Forget the epochs that will be run again."""
+        names: list[str] = []  # the phases of this task, in the order in which they ran
+
+        def keep(line: dict[str, Any]) -> bool:
+            if line["task"] != position.task:
+                return bool(line["task"] < position.task)
+            if line["phase"] not in names:
+                names.append(line["phase"])
+            return (names.index(line["phase"]), line["epoch"]) <= (position.phase, position.epochs_done)
+
+        truncate_metrics(self.path, keep)
+
+    def is_measured(self, task: int) -> bool:
+        return self._table_file(0, task).exists()
+
+    def save_tables(self, task: int, tables: Sequence[Table]) -> None:
+        for number in reversed(range(len(tables))):  # the first one last: where it is, all of them are
+            file = self._table_file(number, task)
+            file.parent.mkdir(exist_ok=True)
+            tables[number].save(file)
+
+    def write_results(self, num_tasks: int) -> dict[str, Any]:
+        """results.json of the tasks so far, from the tables on disk alone; -> that of the first protocol"""
+        sizes = [len(task.classes) for task in self.stream[:num_tasks]]
+        facts = self.record.run()
+        all_results = []
+        for number, protocol in enumerate(self.config.protocols):
+            tables = [Table.load(self._table_file(number, task)) for task in range(1, num_tasks + 1)]
+            results = build_results(
+                dataset=self.dataset_name,
+                method=self.method.name,
+                backbone=self.config.model.backbone,
+                seed=self.config.seed,
+                protocol=protocol,
+                tasks=[score_task(table, protocol, sizes[: t + 1]) for t, table in enumerate(tables)],
+            )
+            results["made"] = {key: facts[key] for key in MADE}
+            self.record.write_results(results, f"results{self._suffix(number)}")
+            all_results.append(results)
+        self.record.write_run(seconds=round(self.seconds(), 1))
+        return all_results[0]
+
+    def _table_file(self, protocol: int, task: int) -> Path:
+        return self.path / "predictions" / f"task-{task}{self._suffix(protocol)}.csv.gz"
+
+    def _suffix(self, protocol: int) -> str:
+        return f"-{self.config.protocols[protocol].name}" if protocol else ""
+
+    def _facts(self, device: str) -> dict[str, Any]:
+        test = self.stream[-1].test
+        return {
+            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+            "config": to_dict(self.config),
+            "commit": commit(),
+            **environment(device),
+            "data": {
+                "name": self.dataset_name,
+                "fingerprint": fingerprint([*(record for task in self.stream for record in task.train), *test]),
+                "task_fingerprints": [fingerprint(task.train) for task in self.stream],
+                "num_train": sum(len(task.train) for task in self.stream),
+                "num_test": len(test),
+            },
+            "class_order": [name for task in self.stream for name in task.classes],
+            "tasks": [list(task.classes) for task in self.stream],
+            "seed": self.config.seed,
+            "memory_images": self.config.memory.budget if self.method.uses_memory else 0,
+        }
