@@ -48,7 +48,7 @@ class RunRecord:
         if record.exists():
             if not resume:
                 state = "an unfinished" if record.run().get("finished") is None else "a finished"
-                remedy = "Choose another folder, or pass resume to continue it."
+                remedy = "Choose another folder, or go on with it: --resume."
                 raise UserError(f"{run_dir} already holds {state} run.", remedy)
             record._note_resume(facts)
             return record

@@ -135,7 +135,7 @@ class RunFolder:
     def _facts(self, device: str) -> dict[str, Any]:
         test = self.stream[-1].test
         return {
-            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+            "command": ["fdcnet" if Path(sys.argv[0]).stem == "__main__" else Path(sys.argv[0]).name, *sys.argv[1:]],
             "config": to_dict(self.config),
             "commit": commit(),
             **environment(device),
