@@ -75,10 +75,10 @@ class LossWeights:
     cls_fg: float = 0.5  # alpha_1; BAS, CUB, MobileNetV1 and InceptionV3
     bas: float = 1.0  # alpha_2; BAS
     area: float = 1.2  # alpha_3; ours: results/; BAS, CUB: MobileNetV1 1.5, InceptionV3 1.0
-    kd_cls: float = 5.0  # alpha_4
-    kd_loc: float = 10.0  # alpha_5
-    kd_feat_cls: float = 1.0  # alpha_6
-    kd_feat_loc: float = 5.0  # alpha_7
+    kd_cls: float = 5.0  # alpha_4; ours: an early prototype on CUB-200
+    kd_loc: float = 10.0  # alpha_5; ours, not tuned yet
+    kd_feat_cls: float = 1.0  # alpha_6; ours, not tuned yet
+    kd_feat_loc: float = 5.0  # alpha_7; ours, not tuned yet
     kd_mean: float = 0.0
     """Ours: masks of new classes against the previous network's class-averaged mask, where it has none of their own."""
 
@@ -108,7 +108,7 @@ class TrainConfig:
 
     base_epochs: int = 50  # paper, CUB-200, MobileNetV1
     step_epochs: int = 150  # paper, CUB-200, MobileNetV1
-    batch_size: int = 64
+    batch_size: int = 64  # the paper's public code; BAS, CUB: 32
     label_smoothing: float = 0.0
     """Of the classification loss alone."""
     sampling: Literal["natural", "balanced"] = "natural"
@@ -152,7 +152,7 @@ class DriftConfig:
     """Add to the localization logits (equation 11), or to the mask after the sigmoid (public code, `loc_scale` 0.2)."""
     class_scale: float = 1.0
     loc_scale: float = 1.0
-    optim: OptimConfig = field(
+    optim: OptimConfig = field(  # ours, not tuned yet; public code: plain SGD, lr 0.001
         default_factory=lambda: OptimConfig(lr=0.01, head_factor=1.0, bias_factor=1.0, weight_decay=1e-4)
     )
 

@@ -58,6 +58,8 @@ def test_a_run_is_recorded_and_its_model_loads_again(
     assert torch.equal(method.outputs(state, images).scores, method.outputs(again, images).scores)
     assert method.outputs(state, images).scores.shape == (2, 4)
     assert method.outputs(state, images).masks.shape == (2, 4, 8, 8)
+    assert torch.equal(method.outputs(state, images, maps=False).scores, method.outputs(state, images).scores)
+    assert method.outputs(state, images, maps=False).masks.shape == (2, 0, 8, 8)
 
 
 @pytest.mark.parametrize("name", METHODS)

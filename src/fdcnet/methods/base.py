@@ -81,9 +81,9 @@ class Method:
     def end_task(self, state: State, task: Task) -> None:
         state.previous = None
 
-    def outputs(self, state: State, images: Tensor) -> Outputs:
-        """What the finished model says about images, for all classes so far."""
-        return state.network(images)
+    def outputs(self, state: State, images: Tensor, maps: bool = True) -> Outputs:
+        """What the finished model says about images, for all classes so far; without `maps` no localization."""
+        return state.network(images, maps=maps)
 
 
 def wsol_losses(state: State, outputs: Outputs, batch: Batch) -> Losses:

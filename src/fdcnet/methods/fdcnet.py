@@ -54,6 +54,6 @@ class FDCNet(Baseline):
             losses["dc_loc"] = config.dc_loc * drift.drift_maps(now.loc_map[:, :num_old], target.loc_map)
         return losses
 
-    def outputs(self, state: State, images: Tensor) -> Outputs:
+    def outputs(self, state: State, images: Tensor, maps: bool = True) -> Outputs:
         """Equation 11"""
-        return state.network.compensated(state.network(images))
+        return state.network.compensated(state.network(images, maps=maps))

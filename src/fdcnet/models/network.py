@@ -24,7 +24,7 @@ class Outputs:
     class_features: Tensor  # (B, D, H2, W2)  input of its last layer
     class_map: Tensor  # (B, K, H2, W2)  M^cls
     activation_map: Tensor  # (B, K, H2, W2)  what BAS suppresses; the class map itself unless the classifier is cosine
-    loc_map: Tensor  # (B, K, H1, W1)  M^CAM, logits; (B, 1, H1, W1) where labels were given
+    loc_map: Tensor  # (B, K, H1, W1)  M^CAM, logits; (B, 1, H1, W1) where labels were given; (B, 0, H1, W1) if unwanted
     mask_change: Tensor | float = 0.0  # (B, K, H1, W1)  compensation that is added after the sigmoid
 
     @property
@@ -109,11 +109,14 @@ class LocalizationNetwork(nn.Module):
         self.classifier.output.grow(num_new)
         self.localizer.grow(num_new)
 
-    def forward(self, images: Tensor, labels: Tensor | None = None) -> Outputs:
-        """With labels the localizer computes only the map of each sample's class."""
+    def forward(self, images: Tensor, labels: Tensor | None = None, maps: bool = True) -> Outputs:
+        """With labels the localizer computes only the map of each sample's class, without `maps` none at all."""
         features = self.backbone(images)
         tail_features, class_features, class_map, activation_map = self.classifier(features)
-        loc_map = self.localizer(features) if labels is None else self.localizer.of_class(features, labels)
+        if not maps:
+            loc_map = features[:, :0]
+        else:
+            loc_map = self.localizer(features) if labels is None else self.localizer.of_class(features, labels)
         return Outputs(features, tail_features, class_features, class_map, activation_map, loc_map)
 
     def background_score(self, features: Tensor, masks: Tensor, labels: Tensor) -> Tensor:
@@ -155,7 +158,7 @@ class LocalizationNetwork(nn.Module):
             num_new = self.num_classes - self.drift.num_old
             if self.drift_config.classes:
                 class_change = pad_classes(self.drift.class_drift(outputs.tail_features).float(), num_new)
-            if self.drift_config.maps:
+            if self.drift_config.maps and outputs.loc_map.shape[1]:
                 loc_change = pad_classes(self.drift.loc_drift(outputs.features).float(), num_new)
         return class_change, loc_change
 

@@ -53,7 +53,7 @@ def forward_of(state: State, method: Method, runtime: Runtime) -> Forward:
     def forward(crops: Tensor, want_maps: bool) -> tuple[Tensor, Tensor | None]:
         images = normalise(crops.to(runtime.device), lineage.mean, lineage.std)
         with runtime.autocast:
-            outputs = method.outputs(state, images)
+            outputs = method.outputs(state, images, want_maps)
         return outputs.scores, outputs.masks if want_maps else None
 
     return forward
