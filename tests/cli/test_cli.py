@@ -133,7 +133,7 @@ def test_evaluate_changes_one_part_of_the_protocol(trained: tuple[Path, str], ca
     assert code == 0
     protocol = json.loads((tmp_path / "again" / "results.json").read_text())["protocol"]
     assert (protocol["map"], protocol["threshold"], protocol["crops"]) == ("topk-mean", 0.4, 2)
-    assert protocol["threshold_source"] == "given on the command line"
+    assert protocol["threshold_source"] == "given for this evaluation"
     assert "threshold 0.4" in said
 
 

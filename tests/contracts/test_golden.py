@@ -1,0 +1,34 @@
+"""Golden loss curves: a refactor must not change them.
+
+A change that means to (another loss, another default) writes them anew: FDCNET_WRITE_GOLDEN=1 pytest tests/contracts/test_golden.py
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fdcnet.config import Config
+from fdcnet.data.records import Dataset
+from fdcnet.methods import METHODS
+from fdcnet.training.learner import train
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_losses_are_what_they_were(
+    name: str, small_dataset: Dataset, small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    train(small_config(name), small_dataset, tmp_path / "run")
+    lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    curve = {f"{line['task']} {line['phase']} {line['epoch']}": line["losses"] for line in lines}
+    file = GOLDEN / f"{name}.json"
+    if os.environ.get("FDCNET_WRITE_GOLDEN"):
+        file.write_text(json.dumps(curve, indent=1) + "\n")
+    golden = json.loads(file.read_text())
+    assert curve.keys() == golden.keys()
+    for epoch, losses in golden.items():
+        assert curve[epoch] == pytest.approx(losses, rel=0.02, abs=1e-4), epoch
