@@ -1,6 +1,6 @@
 """Golden loss curves: a refactor must not change them.
 
-A change that means to (another loss, another default) writes them anew: FDCNET_WRITE_GOLDEN=1 pytest tests/contracts/test_golden.py
+A change that means to (another loss, another default) writes them anew, by running this file with FDCNET_WRITE_GOLDEN=1.
 """
 
 import json
