@@ -117,6 +117,8 @@ class TrainConfig:
     """New classes start with the mean class features of their photos (LUCIR) instead of random scores."""
     separate_softmax: bool = False
     """Photos of new classes compete with new classes only (CCIL; the paper's public code)."""
+    loc_warmup: float = 0.0
+    """Share of the first task over which the localization losses rise to their weights, after the classifier's."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """auto: bf16 on a GPU, fp32 on a CPU."""
     optim: OptimConfig = field(default_factory=OptimConfig)

@@ -1,6 +1,6 @@
 """Golden loss curves: a refactor must not change them.
 
-A change that means to (another loss, another default) writes them anew, by running this file with FDCNET_WRITE_GOLDEN=1.
+A change that means to (another loss, another default) writes them anew: run this file with FDCNET_WRITE_GOLDEN=1.
 """
 
 import json

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -140,3 +141,11 @@ def test_the_advice_of_the_guard_can_be_followed() -> None:
         run(phase_of(weight, lambda batch: {"a": weight * math.nan}), (1.0,))
     assert "train.optim.lr" in str(error.value)
     assert "--resume" not in str(error.value)
+
+
+def test_a_loss_that_warms_up_counts_by_its_share_of_the_phase() -> None:
+    # Four steps, "b" rises over the first half: it counts 0, 1/2, 1, 1. The gradient of "a" is 1, that of "b" 2.
+    weight = nn.Parameter(torch.tensor(0.0))
+    phase = replace(phase_of(weight, lambda batch: {"a": weight * 1, "b": weight * 2}), warmup={"b": 0.5})
+    run(phase, (0.0, 0.0, 0.0, 0.0))
+    assert weight.item() == pytest.approx(-0.1 * (1 + 2 + 3 + 3))

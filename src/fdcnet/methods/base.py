@@ -1,6 +1,6 @@
 """What a method is: the phases of a task and their named losses. The base class is naive fine-tuning of BAS."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -45,6 +45,7 @@ class Phase:
     optim: OptimConfig
     is_head: Callable[[str], bool] = lambda name: True  # learned from scratch, so at the higher rate
     data: Literal["new+memory", "balanced"] = "new+memory"
+    warmup: Mapping[str, float] = field(default_factory=dict)  # loss -> share of the phase over which it rises
 
 
 class Method:
@@ -71,6 +72,7 @@ class Method:
                 training=(state.network,),
                 optim=train.optim,
                 is_head=state.network.is_head,
+                warmup=dict.fromkeys(("cls_fg", "bas", "area"), 0.0 if task.num_old else train.loc_warmup),
                 data="balanced" if train.sampling == "balanced" and task.num_old else "new+memory",
             )
         ]

@@ -45,11 +45,12 @@ def run_phase(
     for number in range(first_epoch, phase.epochs + 1):
         started, num_images, sums = time.perf_counter(), 0, Sums()
         for step, batch in enumerate(epoch_batches(number)):
-            lr = optim.rate(((number - 1) * steps_per_epoch + step) / total_steps, phase.optim)
+            progress = ((number - 1) * steps_per_epoch + step) / total_steps
+            lr = optim.rate(progress, phase.optim)
             optim.set_rate(optimizer, lr)
             with autocast:
                 losses = phase.losses(batch)
-                total = torch.stack(list(losses.values())).sum()
+                total = torch.stack([value * rise(phase, name, progress) for name, value in losses.items()]).sum()
             optimizer.zero_grad(set_to_none=True)
             total.backward()
             if phase.optim.clip_norm:
@@ -65,6 +66,12 @@ def run_phase(
         on_epoch(Epoch(number, sums.means(), lr, num_images / seconds))
     for module in phase.training:
         module.eval()
+
+
+def rise(phase: Phase, loss: str, progress: float) -> float:
+    """How much of a loss counts at this share (0..1) of the phase."""
+    share = phase.warmup.get(loss, 0.0)
+    return min(1.0, progress / share) if share else 1.0
 
 
 class Sums:
