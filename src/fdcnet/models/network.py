@@ -133,7 +133,8 @@ class LocalizationNetwork(nn.Module):
     def add_drift(self, num_old: int, config: DriftConfig) -> None:
         """Fresh compensation modules for the first `num_old` classes."""
         device = self.localizer.weight.device
-        self.drift = DriftModules(*self._drift_shape, num_old, config.zero_start).to(device)
+        drift = DriftModules(*self._drift_shape, num_old, config.zero_start)
+        self.drift = drift.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.drift_config = config
 
     def corrected(self, outputs: Outputs) -> Outputs:
