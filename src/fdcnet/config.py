@@ -149,13 +149,16 @@ class DriftConfig:
     """Compensate localization maps (g_dc-l)."""
     epochs: int = 40  # public code
     dc_loc: float = 1.0  # beta; public code
+    new_photos: Literal["previous", "own"] = "own"  # ours: results/tuning.md; paper: previous
+    """What photos of new classes teach: the previous network's scores of old classes (paper), which bring back what was
+    wrong of them, or to leave the network's own as they are."""
     zero_start: bool = True  # ours: a module that says nothing does no harm; public code: false
     place: Literal["inside", "after"] = "inside"
     """Add to the localization logits (equation 11), or to the mask after the sigmoid (public code, `loc_scale` 0.2)."""
     class_scale: float = 1.0
     loc_scale: float = 1.0
     optim: OptimConfig = field(  # ours, not tuned yet; public code: plain SGD, lr 0.001
-        default_factory=lambda: OptimConfig(lr=0.01, head_factor=1.0, bias_factor=1.0, weight_decay=1e-4)
+        default_factory=lambda: OptimConfig(lr=0.01, head_factor=1.0, bias_factor=1.0, weight_decay=1e-4, clip_norm=1.0)
     )
 
 

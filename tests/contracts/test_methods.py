@@ -191,7 +191,7 @@ def test_only_the_drift_modules_change_in_the_drift_phase(
 
 
 def test_drift_targets_chain_through_the_previous_modules(small_dataset: Dataset, small_config: Make) -> None:
-    config = small_config("fdcnet", "drift.zero_start=false")
+    config = small_config("fdcnet", "drift.zero_start=false", "drift.new_photos=previous")
     state = State(config, new_network(config.model, 0), ExemplarMemory(9))
     method = FDCNet()
     first, second = make_stream(small_dataset, 2, 2)
@@ -210,6 +210,13 @@ def test_drift_targets_chain_through_the_previous_modules(small_dataset: Dataset
     now = state.network.compensated(state.network(batch.images))
     torch.testing.assert_close(losses["dc_cls"], (now.class_map[:, :4] - target.class_map).square().mean())
     torch.testing.assert_close(losses["dc_loc"], (now.loc_map[:, :4] - target.loc_map).square().mean())
+
+    state.config = small_config("fdcnet", "drift.zero_start=false")  # the photo of a new class teaches: no change
+    own = state.network(batch.images).loc_map[1, :4]
+    expected = (
+        (now.loc_map[0, :4] - target.loc_map[0]).square().mean() + (now.loc_map[1, :4] - own).square().mean()
+    ) / 2
+    torch.testing.assert_close(method.drift_losses(state, batch)["dc_loc"], expected)
 
 
 @pytest.mark.parametrize(

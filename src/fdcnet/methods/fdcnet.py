@@ -47,11 +47,16 @@ class FDCNet(Baseline):
             target = state.previous.corrected(state.previous(batch.images))
             plain = state.network(batch.images)
         now, num_old = state.network.corrected(plain), state.previous.num_classes
+        class_target, loc_target = target.class_map, target.loc_map
+        if config.new_photos == "own":
+            known = (batch.labels < num_old)[:, None, None, None]
+            class_target = torch.where(known, class_target, plain.class_map[:, :num_old])
+            loc_target = torch.where(known, loc_target, plain.loc_map[:, :num_old])
         losses: Losses = {}
         if config.classes:
-            losses["dc_cls"] = drift.drift_classes(now.class_map[:, :num_old], target.class_map)
+            losses["dc_cls"] = drift.drift_classes(now.class_map[:, :num_old], class_target)
         if config.maps:
-            losses["dc_loc"] = config.dc_loc * drift.drift_maps(now.loc_map[:, :num_old], target.loc_map)
+            losses["dc_loc"] = config.dc_loc * drift.drift_maps(now.loc_map[:, :num_old], loc_target)
         return losses
 
     def outputs(self, state: State, images: Tensor, maps: bool = True) -> Outputs:
