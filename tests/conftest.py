@@ -11,7 +11,7 @@ from fdcnet.config import Config
 from fdcnet.data.records import Dataset
 from fdcnet.data.synthetic import make_synthetic
 
-SETTINGS = (
+SHRUNK = (
     "data.base_classes=2",
     "data.step_classes=2",
     "data.size=40",
@@ -19,15 +19,17 @@ SETTINGS = (
     "model.backbone=tiny",
     "model.weights=none",
     "model.head_width=16",
-    "model.score_relu=false",
     "train.base_epochs=2",
     "train.step_epochs=2",
     "train.batch_size=4",
-    "train.optim.lr=0.003",
-    "train.checkpoint_minutes=0",
     "drift.epochs=2",
     "memory.budget=9",
     "device=cpu",
+)
+SETTINGS = (
+    *SHRUNK,
+    "train.optim.lr=0.003",
+    "train.checkpoint_minutes=0",
     "protocols=[{map: class, crops: 2}, {map: topk-mean, crops: 1}]",
 )
 
@@ -59,3 +61,9 @@ def small_dataset(tmp_path: Path) -> Dataset:
 def small_config() -> Callable[..., Config]:
     """The smallest real run: the tiny backbone, two tasks of two classes, two epochs each."""
     return lambda method, *overrides: config.load(None, [*SETTINGS, *overrides], method=method)
+
+
+@pytest.fixture
+def shrunk() -> tuple[str, ...]:
+    """What makes a recipe a run of seconds."""
+    return SHRUNK

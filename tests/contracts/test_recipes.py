@@ -9,26 +9,11 @@ from fdcnet.data.records import Dataset
 from fdcnet.training.learner import train
 
 RECIPES = sorted(path for path in (Path(__file__).parents[2] / "recipes").glob("*.yaml") if path.stem.count("-") > 1)
-SHRUNK = (
-    "data.base_classes=2",
-    "data.step_classes=2",
-    "data.size=40",
-    "data.crop=32",
-    "model.backbone=tiny",
-    "model.weights=none",
-    "model.head_width=16",
-    "train.base_epochs=1",
-    "train.step_epochs=1",
-    "train.batch_size=8",
-    "drift.epochs=1",
-    "memory.budget=8",
-    "device=cpu",
-)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_recipe_trains(recipe: Path, small_dataset: Dataset, tmp_path: Path) -> None:
-    settings = config.load(recipe, SHRUNK)
+def test_recipe_trains(recipe: Path, shrunk: tuple[str, ...], small_dataset: Dataset, tmp_path: Path) -> None:
+    settings = config.load(recipe, shrunk)
     results = train(settings, small_dataset, tmp_path / "run")
     assert len(results["tasks"]) == (1 if settings.method == "joint" else 2)
     assert results["protocol"]["threshold_source"].startswith("BAS")
