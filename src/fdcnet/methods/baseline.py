@@ -57,4 +57,4 @@ class Baseline(Method):
         average_masks = outputs.masks.mean(1, keepdim=True)
         rows = torch.arange(len(labels), device=labels.device)
         own_masks = outputs.masks[rows, labels][:, None]
-        return replace(outputs, loc_map=own_masks.logit(1e-6), mask_change=0.0), average_masks
+        return replace(outputs, loc_map=own_masks.logit(1e-6), mask_change=None), average_masks

@@ -25,7 +25,7 @@ class Outputs:
     class_map: Tensor  # (B, K, H2, W2)  M^cls
     activation_map: Tensor  # (B, K, H2, W2)  what BAS suppresses; the class map itself unless the classifier is cosine
     loc_map: Tensor  # (B, K, H1, W1)  M^CAM, logits; (B, 1, H1, W1) where labels were given; (B, 0, H1, W1) if unwanted
-    mask_change: Tensor | float = 0.0  # (B, K, H1, W1)  compensation that is added after the sigmoid
+    mask_change: Tensor | float | None = None  # (B, K, H1, W1)  compensation that is added after the sigmoid
 
     @property
     def scores(self) -> Tensor:
@@ -35,7 +35,8 @@ class Outputs:
     @property
     def masks(self) -> Tensor:
         """(B, K, H1, W1) in 0..1"""
-        return self.loc_map.float().sigmoid() + self.mask_change
+        masks = self.loc_map.float().sigmoid()
+        return masks if self.mask_change is None else masks + self.mask_change
 
 
 class Classifier(nn.Module):

@@ -50,7 +50,7 @@ def run_phase(
             optim.set_rate(optimizer, lr)
             with autocast:
                 losses = phase.losses(batch)
-                total = torch.stack([value * rise(phase, name, progress) for name, value in losses.items()]).sum()
+                total = torch.stack([risen(phase, name, value, progress) for name, value in losses.items()]).sum()
             optimizer.zero_grad(set_to_none=True)
             total.backward()
             if phase.optim.clip_norm:
@@ -68,10 +68,12 @@ def run_phase(
         module.eval()
 
 
-def rise(phase: Phase, loss: str, progress: float) -> float:
-    """How much of a loss counts at this share (0..1) of the phase."""
-    share = phase.warmup.get(loss, 0.0)
-    return min(1.0, progress / share) if share else 1.0
+def risen(phase: Phase, name: str, loss: Tensor, progress: float) -> Tensor:
+    """A loss as far as it counts at this share (0..1) of the phase."""
+    share = phase.warmup.get(name, 0.0)
+    return (
+        loss * (progress / share) if progress < share else loss
+    )  # no kernel for nothing: launches limit small batches
 
 
 class Sums:
