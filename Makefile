@@ -29,10 +29,10 @@ test: lint
 	@$(PYTHON) -c 'import ensurepip' || { echo "Python has no venv: apt-get install python3-venv"; exit 2; }
 	$(PYTHON) -m venv .venv
 .venv/setup.done: .venv/bin/pip pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[lite]'
+	$(INSTALL) --editable '.[lite,web]'
 	@touch $@
 .venv/dev.done: .venv/setup.done
-	$(INSTALL) --editable '.[lite,dev]'
+	$(INSTALL) --editable '.[lite,web,onnx,video,dev]'
 	@touch $@
 
 clean:

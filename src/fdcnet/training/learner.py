@@ -1,45 +1,29 @@
 """The task loop: learn the new classes, keep some exemplars, save the model, measure it, go on."""
 
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from fdcnet.bundle import has_bundle, load_bundle, save_bundle
 from fdcnet.config import Config
-from fdcnet.data.batches import Batches, balanced_indices, epoch_indices
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Dataset, Task
 from fdcnet.data.stream import make_stream
 from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import find_method
-from fdcnet.methods.base import Method, Phase, State
+from fdcnet.methods.base import Method, State
 from fdcnet.models.network import new_network
-from fdcnet.training import optim
-from fdcnet.training.checkpoint import Checkpoint, Position, read_checkpoint, remove_checkpoint, save_checkpoint
+from fdcnet.training.checkpoint import remove_checkpoint
 from fdcnet.training.checks import refuse_impossible
 from fdcnet.training.device import describe
-from fdcnet.training.exemplars import keep_exemplars, labels_of
-from fdcnet.training.imprint import imprint
+from fdcnet.training.exemplars import keep_exemplars
 from fdcnet.training.listener import Listener
-from fdcnet.training.loop import Epoch, run_phase
 from fdcnet.training.measure import examples_of, measure, pick_examples
 from fdcnet.training.run_folder import RunFolder
 from fdcnet.training.runtime import Runtime
-from fdcnet.training.seeding import seed_of, seed_torch
-
-
-@dataclass(frozen=True)
-class Photos:
-    """What a task learns from: its own photos and the exemplars, in one row of pixels."""
-
-    pixels: Tensor  # (N, S, S, 3) uint8
-    labels: Tensor  # (N,)
-    from_memory: Tensor  # (N,) bool
+from fdcnet.training.seeding import seed_of
+from fdcnet.training.task import learn_task
 
 
 def train(
@@ -88,7 +72,8 @@ class Learner:
         for task in self.stream:
             if task.number > len(state.task_sizes):
                 self.listener.task_started(task, len(self.stream))
-                self._learn(state, task)
+                new = self.new_photos.pop(task.number) if task.number in self.new_photos else self._decode_new(task)
+                learn_task(state, self.method, task, new, self.runtime, self.folder)
                 save_bundle(state, self.folder.model)
                 remove_checkpoint(self.folder.path)
             if not self.folder.is_measured(task.number):
@@ -140,86 +125,6 @@ class Learner:
             self.new_photos[task.number] = self._decode_new(task)
         self.test_photos = self.runtime.decode("decoding test photos", self.stream[-1].test, self.config.data.size)
 
-    def _learn(self, state: State, task: Task) -> None:
-        seed_torch(self.config.seed, "grow", task.number)
-        self.method.begin_task(state, task)
-        new = self.new_photos.pop(task.number) if task.number in self.new_photos else self._decode_new(task)
-        if self.config.train.imprint and task.num_old:
-            imprint(state, self.runtime, task, new)
-        photos = with_memory(new.pixels, labels_of(new, task), state.memory)
-
-        checkpoint = read_checkpoint(self.folder.path)
-        if checkpoint and checkpoint.position.task != task.number:
-            checkpoint = None
-        if checkpoint:
-            state.network.load_state_dict(checkpoint.network)
-        self.folder.cut_metrics(checkpoint.position if checkpoint else Position(task.number, 0, 0))
-        for index, phase in enumerate(self.method.phases(state, task)):
-            if checkpoint and index < checkpoint.position.phase:
-                continue
-            resumed = checkpoint if checkpoint and index == checkpoint.position.phase else None
-            self._run_phase(state, task, index, phase, photos, resumed)
-
-        self.method.end_task(state, task)
-        state.classes.extend(task.classes)
-        state.task_sizes.append(len(task.classes))
-        if self.method.uses_memory:
-            keep_exemplars(state, self.runtime, task, new)
-
-    def _run_phase(
-        self, state: State, task: Task, index: int, phase: Phase, photos: Photos, resumed: Checkpoint | None
-    ) -> None:
-        config, lineage = self.config, state.network.lineage
-        key = (config.seed, task.number, phase.name)
-        last_save = time.monotonic()
-        optimizer = optim.make_optimizer(phase)
-        if resumed:
-            optim.restore_momenta(optimizer, phase, resumed.momenta)
-
-        def indices(epoch: int) -> list[Tensor]:
-            if phase.data == "balanced":
-                return balanced_indices(photos.labels, config.train.batch_size, (*key, epoch, "order"), drop_last=True)
-            return epoch_indices(len(photos.labels), config.train.batch_size, (*key, epoch, "order"), drop_last=True)
-
-        def batches(epoch: int) -> Batches:
-            return Batches(
-                photos.pixels,
-                photos.labels,
-                photos.from_memory,
-                indices(epoch),
-                crop=config.data.crop,
-                augment=True,
-                zoom=config.data.zoom,
-                seed_key=(*key, epoch, "crop"),
-                mean=lineage.mean,
-                std=lineage.std,
-                device=self.runtime.device,
-            )
-
-        def epoch_ended(epoch: Epoch) -> None:
-            nonlocal last_save
-            self.folder.record_epoch(task.number, phase, epoch)
-            self.listener.epoch_ended(epoch)
-            if epoch.number == phase.epochs or time.monotonic() - last_save > 60 * config.train.checkpoint_minutes:
-                position = Position(task.number, index, epoch.number)
-                save_checkpoint(self.folder.path, position, state.network, optim.momenta(optimizer, phase))
-                last_save = time.monotonic()
-
-        first_epoch = resumed.position.epochs_done + 1 if resumed else 1
-        epoch_sizes = [len(batch) for batch in indices(1)]
-        self.listener.phase_started(phase.name, first_epoch, phase.epochs, sum(epoch_sizes))
-        run_phase(
-            phase,
-            batches,
-            len(epoch_sizes),
-            self.runtime.autocast,
-            optimizer,
-            first_epoch,
-            on_step=self.listener.step,
-            on_epoch=epoch_ended,
-        )
-        self.listener.phase_ended()
-
     def _decode_new(self, task: Task) -> PixelCache:
         return self.runtime.decode("decoding training photos", task.train, self.config.data.size)
 
@@ -237,13 +142,3 @@ def _photos_of(config: Config) -> tuple[object, ...]:
     """What decides which photos a first task learns from, and which it is tested on."""
     data = config.data
     return data.path, data.format, data.size, data.crop, data.holdout, config.seed if data.holdout else None
-
-
-def with_memory(pixels: Tensor, labels: Tensor, memory: ExemplarMemory) -> Photos:
-    if not len(memory):
-        return Photos(pixels, labels, torch.zeros(len(labels), dtype=torch.bool))
-    return Photos(
-        torch.cat([pixels, memory.all_pixels().to(pixels.device)]),
-        torch.cat([labels, memory.all_labels()]),
-        torch.arange(len(labels) + len(memory)) >= len(labels),
-    )

@@ -14,16 +14,17 @@ from fdcnet.data.stream import fingerprint
 from fdcnet.errors import UserError
 from fdcnet.evaluation.incremental import build_results, score_task
 from fdcnet.evaluation.table import Table
-from fdcnet.methods.base import Method, Phase
+from fdcnet.methods.base import Method, Phase, State
 from fdcnet.record import RunRecord, commit, environment, truncate_metrics
-from fdcnet.training import checkpoint
-from fdcnet.training.checkpoint import Position
+from fdcnet.training import checkpoint, optim
+from fdcnet.training.checkpoint import Checkpoint, Position
 from fdcnet.training.loop import Epoch
+from fdcnet.training.task import Journal
 
 MADE = ("command", "commit", "device", "versions", "config")  # what each result says about its making
 
 
-class RunFolder:
+class RunFolder(Journal):
     def __init__(self, path: Path, config: Config, method: Method, stream: Sequence[Task], dataset_name: str) -> None:
         self.path, self.config, self.method, self.stream = path, config, method, stream
         self.dataset_name = dataset_name
@@ -31,6 +32,7 @@ class RunFolder:
         self.model = path / "model"
         self.started = time.monotonic()
         self.seconds_before = 0.0
+        self.last_save = self.started
 
     def open(self, resume: bool, device: str, base_model: Path | None) -> None:
         """Begin the record, or go on with it."""
@@ -69,7 +71,24 @@ class RunFolder:
                     f"Restore them, or start the task anew by removing {self.path / checkpoint.FILE}.",
                 )
 
-    def record_epoch(self, task: int, phase: Phase, epoch: Epoch) -> None:
+    def resume(self, task: Task) -> Checkpoint | None:
+        saved = checkpoint.read_checkpoint(self.path)
+        if saved and saved.position.task != task.number:
+            saved = None
+        self._cut_metrics(saved.position if saved else Position(task.number, 0, 0))
+        self.last_save = time.monotonic()
+        return saved
+
+    def epoch_ended(
+        self, state: State, phase: Phase, position: Position, epoch: Epoch, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self._record_epoch(position.task, phase, epoch)
+        waited = time.monotonic() - self.last_save
+        if epoch.number == phase.epochs or waited > 60 * self.config.train.checkpoint_minutes:
+            checkpoint.save_checkpoint(self.path, position, state.network, optim.momenta(optimizer, phase))
+            self.last_save = time.monotonic()
+
+    def _record_epoch(self, task: int, phase: Phase, epoch: Epoch) -> None:
         self.record.append_metrics(
             {
                 "task": task,
@@ -83,7 +102,7 @@ class RunFolder:
             }
         )
 
-    def cut_metrics(self, position: Position) -> None:
+    def _cut_metrics(self, position: Position) -> None:
         """Forget the epochs that will be run again."""
         names: list[str] = []  # the phases of this task, in the order in which they ran
 
