@@ -62,3 +62,6 @@ class FDCNet(Baseline):
     def outputs(self, state: State, images: Tensor, maps: bool = True) -> Outputs:
         """Equation 11"""
         return state.network.compensated(state.network(images, maps=maps))
+
+    def masks_of(self, state: State, outputs: Outputs, labels: Tensor) -> Tensor:
+        return state.network.masks_of(outputs, labels, compensate=True)
