@@ -93,7 +93,7 @@ class Localizer:
         """A `Prediction` for a path, bytes of a file, PIL image, array or tensor; a list of them for several.
 
         An array is (height, width, 3), a tensor (3, height, width): bytes, or floats from 0 to 1. One axis more in
-        front, and it is a batch. Options: `class_name`, `all_regions`, `top_k`, `min_score`, `threshold`; see `Options`.
+        front, and it is a batch. `options`: class_name, all_regions, top_k, min_score, threshold (see `Options`).
         """
         question = self._question(**options)
         if is_batch(x):

@@ -76,14 +76,14 @@ def _open(source: Path | bytes) -> Image.Image:
     try:
         if image.format in RUNS_A_PROGRAM:
             raise BadImage(f"{image.format} files are not read")
-        _refuse_bomb(image.size)
+        refuse_bomb(image.size)
     except BadImage:
         image.close()
         raise
     return image
 
 
-def _refuse_bomb(size: tuple[int, int]) -> None:
+def refuse_bomb(size: tuple[int, int]) -> None:
     # Pillow only warns between one and two times its limit, and turning warnings into errors is not thread-safe.
     if Image.MAX_IMAGE_PIXELS is not None and size[0] * size[1] > Image.MAX_IMAGE_PIXELS:
         raise BadImage(f"too large: {size[0]} x {size[1]} pixels")
