@@ -17,6 +17,7 @@ from fdcnet.data.records import BoxXYXY
 from fdcnet.report.overlay import GREEN, GREY, chip, draw_box, overlay
 
 NONE_OF_THESE = "none of these"
+LEGIBLE = 400  # pixels: from this side on, a label can be read on a photo
 
 
 class ClassScore(NamedTuple):
@@ -60,8 +61,10 @@ class Prediction:
         return replace(self, threshold=threshold, boxes_xyxy=found if self.class_name is not None else ())
 
     def draw(self, opacity: float = 0.5, max_side: int | None = 1600) -> Image.Image:
-        """The photo with its heat map, boxes and label."""
+        """The photo with its heat map, boxes and label; a tiny one is enlarged, so that the label fits."""
         photo = upright(self.photo.source, max_side)
+        if (times := LEGIBLE // max(photo.size)) > 1:
+            photo = photo.resize((times * photo.width, times * photo.height), Image.Resampling.BICUBIC)
         if self.class_name is None:
             shown = photo.copy()
             chip(shown, NONE_OF_THESE, (0, 0), GREY)

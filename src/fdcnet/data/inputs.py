@@ -49,16 +49,18 @@ def _expand(word: str, stdin: BinaryIO, step: int | None) -> Iterator[Callable[[
         files = sorted(file for file in map(Path, matches) if file.is_file())
         if not files:
             raise UserError(f"No file matches {word}.", "Quote the pattern; ** stands for any folders.")
-        yield from (_of_file(file, step) for file in files)
+        fixed = Path(word[: min(word.find(sign) for sign in "*?[" if sign in word)] + "x").parent
+        yield from (_of_file(file, step, file.relative_to(fixed).as_posix()) for file in files)
     else:
         raise UserError(f"There is no photo, folder or video {word}.", "Relative paths count from where you are.")
 
 
-def _of_file(path: Path, step: int | None) -> Callable[[], Iterable[Photo]]:
+def _of_file(path: Path, step: int | None, name: str = "") -> Callable[[], Iterable[Photo]]:
     if path.suffix.lower() in VIDEO_SUFFIXES:
         av = _video_package()
         return lambda: _frames(av, path, step)
-    name = path.name if path.is_absolute() or ".." in path.parts else path.as_posix()
+    if not name:
+        name = path.name if path.is_absolute() or ".." in path.parts else path.as_posix()
     return lambda: [Photo(path, name)]
 
 
