@@ -145,9 +145,20 @@ def _write(answers: _Answers, photos: Tensor, file: Path, metadata: dict[str, st
             verbose=False,
         )
         assert program is not None
+        _forget_origins(program.model)
         program.model.metadata_props.update(metadata)
         program.model.producer_name = "fdcnet"
         program.save(str(file), external_data=False)
+
+
+def _forget_origins(model: Any) -> None:
+    """The exporter notes for each node and value the lines it came from, with the paths of this machine."""
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
 
 
 def _compare(answers: _Answers, file: Path, photos: Tensor, what: str) -> Check:
