@@ -32,7 +32,7 @@ def predict(
     model: Annotated[Path, typer.Argument(help="A saved model, such as runs/NAME/model.")],
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="SOURCE...", help="Photos, folders, quoted patterns, videos, or - for standard input."),
+        typer.Argument(metavar="SOURCE", help="Photos, folders, quoted patterns, videos, or - for standard input."),
     ],
     class_name: Annotated[
         str | None, typer.Option("--class", help="Box this class. [default: the one with the best score]")
@@ -44,23 +44,28 @@ def predict(
     step: Annotated[int | None, typer.Option(help="Of videos, each so many-th frame. [default: one a second]")] = None,
     save: Annotated[Path | None, typer.Option(metavar="DIR", help="Photos with heat map, box and label.")] = None,
     json: Annotated[
-        Path | None, typer.Option(help="All answers; .jsonl or - : a line each.", rich_help_panel=OUTPUTS)
+        Path | None,
+        typer.Option(metavar="FILE", help="All answers; .jsonl or - : a line each.", rich_help_panel=OUTPUTS),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option(help="A row per box; - : standard output.", rich_help_panel=OUTPUTS)
+        Path | None, typer.Option(metavar="FILE", help="A row per box; - : standard output.", rich_help_panel=OUTPUTS)
     ] = None,
-    coco: Annotated[Path | None, typer.Option(help="COCO annotations.", rich_help_panel=OUTPUTS)] = None,
+    coco: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="COCO annotations.", rich_help_panel=OUTPUTS)
+    ] = None,
     yolo: Annotated[Path | None, typer.Option(metavar="DIR", help="YOLO labels.", rich_help_panel=OUTPUTS)] = None,
     labelstudio: Annotated[
         Path | None,
         typer.Option(
-            help="Label Studio pre-annotations; its labelling setup beside, as .xml.", rich_help_panel=OUTPUTS
+            metavar="FILE",
+            help="Label Studio pre-annotations; its labelling setup beside, as .xml.",
+            rich_help_panel=OUTPUTS,
         ),
     ] = None,
     labelstudio_url: Annotated[
         str, typer.Option(metavar="PREFIX", help="What stands before a photo's name there.", rich_help_panel=OUTPUTS)
     ] = LOCAL_FILES,
-    batch: Annotated[int | None, typer.Option(help="Photos at once. [default: 8 on a CPU, 32 on a GPU]")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Photos at once. [default: 8 on a CPU, 32 on a GPU]")] = None,
     device: options.Device = None,
 ) -> None:
     """Say what is on photos and where: class, box, heat map.
