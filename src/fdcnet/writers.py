@@ -8,6 +8,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import IO, Any, Self
@@ -21,6 +22,7 @@ from fdcnet.errors import UserError
 from fdcnet.prediction import Prediction
 from fdcnet.record import write_bytes
 
+ESCAPED = "backslashreplace"  # a file name that is no UTF-8 becomes an escape, which JSON reads back
 LOCAL_FILES = "/data/local-files/?d="  # where Label Studio serves the files of its own machine
 
 
@@ -47,35 +49,30 @@ class FileWriter(Writer):
     """One file, written beside and moved into place; `-` is standard output."""
 
     def __enter__(self) -> Self:
+        self.closing = ExitStack()
         self.to_stdout = str(self.path) == "-"
-        if self.to_stdout:
-            self.file: IO[str] = sys.stdout
-        else:
-            _make_folder(self.path.parent)
-            if self.path.is_dir():
-                raise UserError(f"{self.path} is a folder.", "Name a file.")
-            self.beside = self.path.with_name(f".{self.path.name}.tmp")
-            self.file = self.beside.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+        self.file: IO[str] = sys.stdout if self.to_stdout else self._open_beside()
         self.begin()
         return self
+
+    def _open_beside(self) -> IO[str]:
+        _make_folder(self.path.parent)
+        if self.path.is_dir():
+            raise UserError(f"{self.path} is a folder.", "Name a file.")
+        self.beside = self.path.with_name(f".{self.path.name}.tmp")
+        self.closing.callback(self.beside.unlink, missing_ok=True)
+        return self.closing.enter_context(self.beside.open("w", encoding="utf-8", errors=ESCAPED, newline=""))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with self.closing:
             if error is None:
                 self.end()
                 self.file.flush()
-            if not self.to_stdout:
-                if error is None:
+                if not self.to_stdout:
                     os.fsync(self.file.fileno())
-                self.file.close()
-                if error is None:
                     self.beside.replace(self.path)
-        finally:
-            if not self.to_stdout:
-                self.file.close()
-                self.beside.unlink(missing_ok=True)
 
     def begin(self) -> None: ...
 
@@ -125,7 +122,8 @@ class CocoWriter(FileWriter):
             f'{{"info": {{"description": "fdcnet predict"}},\n"categories": {_text(categories)},\n"images": '
         )
         self.images = _List(self.file)
-        self.aside = tempfile.TemporaryFile("w+", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 see end
+        aside = tempfile.TemporaryFile("w+", encoding="utf-8", errors=ESCAPED)  # noqa: SIM115 (closed by `closing`)
+        self.aside = self.closing.enter_context(aside)
         self.annotations = _List(self.aside)
         self.num_images = self.num_boxes = 0
 
@@ -156,7 +154,6 @@ class CocoWriter(FileWriter):
         self.aside.seek(0)
         shutil.copyfileobj(self.aside, self.file)
         self.file.write("}\n")
-        self.aside.close()
 
 
 class LabelStudioWriter(FileWriter):
@@ -173,7 +170,9 @@ class LabelStudioWriter(FileWriter):
         score = round(prediction.score, 4)
         result = [_rectangle(prediction, box, score) for box in prediction.boxes_xyxy]
         answer = {"model_version": "fdcnet", "score": score, "result": result}
-        self.tasks.add({"data": {"image": self.prefix + quote(prediction.name)}, "predictions": [answer]})
+        self.tasks.add(
+            {"data": {"image": self.prefix + quote(prediction.name, errors="surrogateescape")}, "predictions": [answer]}
+        )
 
     def end(self) -> None:
         self.tasks.end()
@@ -184,7 +183,7 @@ class LabelStudioWriter(FileWriter):
                 '<View>\n  <Image name="image" value="$image"/>\n'
                 f'  <RectangleLabels name="label" toName="image">\n{labels}  </RectangleLabels>\n</View>\n'
             )
-            write_bytes(self.path.with_suffix(".xml"), interface.encode("utf-8", "backslashreplace"))
+            write_bytes(self.path.with_suffix(".xml"), interface.encode("utf-8", ESCAPED))
 
 
 class YoloWriter(Writer):

@@ -114,6 +114,20 @@ def test_wrong_input_says_what_to_do(arguments: tuple[str, ...], message: str, m
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "a.png"}
 
 
+def test_names_of_any_kind(model: Path, tmp_path: Path) -> None:
+    for name in ("a b:é [1].jpg", os.fsdecode(b"\xff.jpg"), "x" * 240 + ".jpg"):
+        Image.new("RGB", (40, 40)).save(tmp_path / name)
+    outputs = ("--json", "-", "--coco", "c/c.json", "--labelstudio", "l/l.json", "--yolo", "y", "--save", "s")
+    done = fdcnet("predict", model, ".", *outputs, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {json.loads(line)["source"] for line in done.stdout.splitlines()} == {
+        path.name for path in tmp_path.glob("*.jpg")
+    }
+    assert len(json.loads((tmp_path / "c" / "c.json").read_text())["images"]) == 3
+    assert "%FF.jpg" in (tmp_path / "l" / "l.json").read_text()
+    assert len(list((tmp_path / "s").iterdir())) == 3
+
+
 def test_none_of_these(model: Path, tmp_path: Path) -> None:
     Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
     done = fdcnet("predict", model, "a.png", "--min-score", "1", "--save", "seen", cwd=tmp_path)

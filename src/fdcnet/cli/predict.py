@@ -1,5 +1,6 @@
 """`fdcnet predict`"""
 
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from fdcnet.errors import UserError
 from fdcnet.predict import Localizer
 from fdcnet.prediction import NONE_OF_THESE, Prediction
 from fdcnet.writers import (
+    ESCAPED,
     LOCAL_FILES,
     CocoWriter,
     CsvWriter,
@@ -73,6 +75,9 @@ def predict(
     Boxes are pixels of the photo as displayed. Photos that cannot be read are named and left out; the exit code is
     then 1, or 2 if none could be read.
     """
+    for stream in (sys.stdout, sys.stderr):  # a file name may be no UTF-8
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=ESCAPED)
     to_stdout = [path for path in (json, csv, coco, labelstudio) if path is not None and str(path) == "-"]
     if len(to_stdout) > 1:
         raise UserError("Standard output can take one kind of answers only.", "Name a file for the others.")

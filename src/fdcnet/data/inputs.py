@@ -3,6 +3,7 @@
 import glob
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -74,11 +75,7 @@ def _named_apart(photos: Iterable[Photo]) -> Iterator[Photo]:
             parent, last = PurePosixPath(photo.name).parent, PurePosixPath(photo.name)
             name = str(parent / f"{last.stem}-{number}{last.suffix}")
         taken.add(name)
-        yield photo if name == photo.name else _renamed(photo, name)
-
-
-def _renamed(photo: Photo, name: str) -> Photo:
-    return Photo(photo.source, name, photo.image_size, photo.seconds, photo.problem)
+        yield replace(photo, name=name)
 
 
 def _from_stdin(stdin: BinaryIO) -> Photo:
