@@ -227,7 +227,7 @@ class Localizer:
 
 def predict_protocol(protocols: Sequence[Protocol]) -> Protocol:
     """A box is wanted of one class: so the threshold that was set for class maps, where there is one."""
-    return next((protocol for protocol in protocols if protocol.map == "class"), protocols[0])
+    return min(protocols, key=lambda protocol: (protocol.map != "class", not protocol.compensated))
 
 
 def _called(photo: Photo) -> str:

@@ -59,9 +59,9 @@ class FDCNet(Baseline):
             losses["dc_loc"] = config.dc_loc * drift.drift_maps(now.loc_map[:, :num_old], loc_target)
         return losses
 
-    def outputs(self, state: State, images: Tensor, maps: bool = True) -> Outputs:
+    def finish(self, state: State, outputs: Outputs) -> Outputs:
         """Equation 11"""
-        return state.network.compensated(state.network(images, maps=maps))
+        return state.network.compensated(outputs)
 
     def masks_of(self, state: State, outputs: Outputs, labels: Tensor) -> Tensor:
         return state.network.masks_of(outputs, labels, compensate=True)
