@@ -7,7 +7,9 @@ import shutil
 import sys
 import tempfile
 import uuid
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -23,6 +25,7 @@ from fdcnet.prediction import Prediction
 from fdcnet.record import write_bytes
 
 ESCAPED = "backslashreplace"  # a file name that is no UTF-8 becomes an escape, which JSON reads back
+MAX_WAITING = 16  # drawings that may wait, with their photos
 LOCAL_FILES = "/data/local-files/?d="  # where Label Studio serves the files of its own machine
 
 
@@ -208,10 +211,12 @@ class YoloWriter(Writer):
 
 
 class OverlayWriter(Writer):
-    """Photos with heat map, box and label, under their own names."""
+    """Photos with heat map, box and label, under their own names; threads draw while the network works."""
 
     def __enter__(self) -> Self:
         _make_folder(self.path)
+        self.pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="draw")
+        self.waiting: deque[Future[None]] = deque()
         return self
 
     def add(self, prediction: Prediction) -> None:
@@ -219,7 +224,17 @@ class OverlayWriter(Writer):
         if file.resolve() == Path(prediction.source).resolve():
             raise UserError(f"{file} would be painted over.", "Save into another folder than that of the photos.")
         file.parent.mkdir(parents=True, exist_ok=True)
-        prediction.save(file)
+        self.waiting.append(self.pool.submit(prediction.save, file))
+        if len(self.waiting) > MAX_WAITING:
+            self.waiting.popleft().result()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.pool.shutdown(cancel_futures=error is not None)
+        if error is None:
+            for saved in self.waiting:
+                saved.result()
 
 
 class _List:
