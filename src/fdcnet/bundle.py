@@ -47,8 +47,8 @@ def save_bundle(state: State, path: Path) -> None:
     _swap(new, path)
 
 
-def load_bundle(path: Path) -> State:
-    """Everything the next task needs, from the bundle alone."""
+def load_bundle(path: Path, memory: bool = True) -> State:
+    """All that the next task needs, from the bundle alone. Without `memory` no exemplar is read: enough to predict."""
     description = read_description(path)
     config = from_dict(Config, description["config"])
     network = empty_network(
@@ -62,14 +62,16 @@ def load_bundle(path: Path) -> State:
         network.load_state_dict(load_file(_found(path) / "weights.safetensors"))
     except (SafetensorError, RuntimeError, OSError) as error:
         raise _damaged(_found(path) / "weights.safetensors", error) from error
-    try:
-        memory = _read_memory(_found(path) / "memory", config.memory.budget)
-    except (ValueError, KeyError, OSError) as error:
-        raise _damaged(_found(path) / "memory", error) from error
+    exemplars = ExemplarMemory(config.memory.budget)
+    if memory:
+        try:
+            _read_memory(_found(path) / "memory", exemplars)
+        except (ValueError, KeyError, OSError) as error:
+            raise _damaged(_found(path) / "memory", error) from error
     return State(
         config=config,
         network=network.eval(),
-        memory=memory,
+        memory=exemplars,
         classes=[entry["name"] for entry in description["classes"]],
         task_sizes=description["task_sizes"],
     )
@@ -132,8 +134,7 @@ def _write_memory(memory: ExemplarMemory, folder: Path) -> None:
     _write_text(folder / "manifest.jsonl", "".join(lines))
 
 
-def _read_memory(folder: Path, budget: int) -> ExemplarMemory:
-    memory = ExemplarMemory(budget)
+def _read_memory(folder: Path, memory: ExemplarMemory) -> None:
     text = (folder / "manifest.jsonl").read_text(encoding="utf-8")
     entries = [json.loads(line) for line in text.splitlines()]
     with ThreadPoolExecutor() as pool:
@@ -141,7 +142,6 @@ def _read_memory(folder: Path, budget: int) -> ExemplarMemory:
     for label in dict.fromkeys(entry["label"] for entry in entries):
         ranks = [i for i, entry in enumerate(entries) if entry["label"] == label]
         memory.add(label, torch.from_numpy(np.stack([images[i] for i in ranks])), [entries[i]["name"] for i in ranks])
-    return memory
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -7,9 +7,10 @@ import typer
 from rich.text import Text
 from safetensors import SafetensorError
 
-from fdcnet.cli import config, data, demo, doctor, evaluate, methods, report, train
+from fdcnet.cli import config, data, demo, doctor, evaluate, export, methods, predict, report, train
 from fdcnet.cli.console import errors
 from fdcnet.errors import UserError
+from fdcnet.export import ExportDiffers
 from fdcnet.training.loop import Diverged
 
 app = typer.Typer(
@@ -25,6 +26,8 @@ Start with `fdcnet demo` (three minutes, no data needed), then `fdcnet data chec
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
+app.command("predict")(predict.predict)
+app.command("export")(export.export)
 app.command("report")(report.report)
 app.command("methods")(methods.methods)
 app.add_typer(data.app, name="data")
@@ -39,7 +42,7 @@ def main() -> None:
     except UserError as error:
         _say("Error:", str(error))
         sys.exit(2)
-    except (Diverged, torch.OutOfMemoryError) as error:
+    except (Diverged, ExportDiffers, torch.OutOfMemoryError) as error:
         _say("Failed:", str(error))
         sys.exit(1)
     except (OSError, SafetensorError) as error:
