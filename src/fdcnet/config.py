@@ -119,6 +119,9 @@ class TrainConfig:
     """Photos of new classes compete with new classes only (CCIL; the paper's public code)."""
     loc_warmup: float = 0.0
     """Share of the first task over which the localization losses rise to their weights, after the classifier's."""
+    views: int = 0
+    """0: the whole network learns. N: light training; the shared features stay as pretrained, and those of N views of
+    each photo are computed only once."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """auto: bf16 on a GPU, fp32 on a CPU."""
     optim: OptimConfig = field(default_factory=OptimConfig)

@@ -34,7 +34,7 @@ def keep_exemplars(state: State, runtime: Runtime, task: Task, photos: PixelCach
 def labels_of(photos: PixelCache, task: Task) -> Tensor:
     """(N,)"""
     label_of = {name: task.first_label + i for i, name in enumerate(task.classes)}
-    return torch.tensor([label_of[record.label] for record in photos.records])
+    return torch.tensor([label_of[record.label] for record in photos.records], dtype=torch.int64)
 
 
 @torch.inference_mode()

@@ -1,0 +1,95 @@
+"""Light training: shared features stay as pretrained, so those of a few views of each photo are computed only once.
+
+What never changes cannot drift: the features that a memory or an old class relies on are the same after every task.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fdcnet.data.batches import Key, normalise, rng, zoom_batch
+from fdcnet.data.records import Batch
+from fdcnet.methods.base import State
+from fdcnet.training.runtime import Runtime
+
+IN_MEMORY = 3e9  # bytes; more go to a file without a name
+CHUNK = 8
+
+
+@contextmanager
+def frozen_backbone(state: State) -> Iterator[None]:
+    """While it lasts, the networks take shared features where they took images, and learn nothing below them."""
+    networks = [network for network in (state.network, state.previous) if network is not None]
+    backbones = [network.backbone for network in networks]
+    for network in networks:
+        network.backbone = nn.Sequential()
+    try:
+        yield
+    finally:
+        for network, backbone in zip(networks, backbones, strict=True):
+            network.backbone = backbone
+
+
+@dataclass(frozen=True)
+class SharedViews:
+    """Shared features of V views of N photos; channels last, as convolutions want them."""
+
+    features: Tensor  # (V, N, H, W, C) half precision
+    labels: Tensor  # (N,)
+    from_memory: Tensor  # (N,) bool
+    device: torch.device
+
+    def batches(self, index_batches: Sequence[Tensor], seed_key: Key) -> Iterator[Batch]:
+        """One epoch: each photo in a view that is drawn anew."""
+        views = torch.from_numpy(rng(*seed_key, "view").integers(0, len(self.features), sum(map(len, index_batches))))
+        for rows, shown in zip(index_batches, views.split([len(rows) for rows in index_batches]), strict=True):
+            features = self.features[shown, rows].to(self.device).float().permute(0, 3, 1, 2)
+            yield Batch(features, self.labels[rows].to(self.device), self.from_memory[rows].to(self.device))
+
+
+@torch.inference_mode()
+def shared_views(
+    state: State, runtime: Runtime, pixels: Tensor, labels: Tensor, from_memory: Tensor, seed_key: Key
+) -> SharedViews:
+    """View 0 is the whole photo, view 1 its mirror image; further ones are zoomed squares, every other one mirrored."""
+    config, network = state.config, state.network.eval()
+    num_views, num = config.train.views, len(pixels)
+    features: Tensor | None = None
+    for start in range(0, num, CHUNK):
+        photos = pixels[start : start + CHUNK].to(runtime.device)
+        for view in range(num_views):
+            places = _places(view, len(photos), pixels.shape[1], config.data.zoom, (*seed_key, start, view))
+            crops = zoom_batch(photos, *(value.to(runtime.device) for value in places), crop=config.data.crop)
+            with runtime.autocast:
+                found = network.backbone(normalise(crops, network.lineage.mean, network.lineage.std))
+            if features is None:
+                features = _room((num_views, num, *found.shape[2:], found.shape[1]), runtime.cache_dir)
+            features[view, start : start + len(photos)] = found.permute(0, 2, 3, 1).half().cpu()
+        runtime.listener.progress("looking at the photos", min(start + CHUNK, num), num)
+    assert features is not None, "a task without photos"
+    return SharedViews(features, labels.cpu(), from_memory.cpu(), runtime.device)
+
+
+def _places(view: int, num: int, size: int, zoom: float, seed_key: Key) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Top, left, side, and whether mirrored."""
+    generator = rng(*seed_key)
+    side = torch.full((num,), float(size)) if view < 2 else torch.from_numpy(size * generator.uniform(zoom, 1, num))
+    corners = torch.from_numpy(generator.random((2, num))) * (size - side)
+    return corners[0].float(), corners[1].float(), side.float(), torch.full((num,), view % 2 == 1)
+
+
+def _room(shape: tuple[int, ...], cache_dir: Path | None) -> Tensor:
+    if 2 * np.prod(shape, dtype=np.int64) <= IN_MEMORY:
+        return torch.empty(shape, dtype=torch.float16)
+    if cache_dir:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+    file: BinaryIO
+    with tempfile.TemporaryFile(dir=cache_dir) as file:  # the mapping outlives it, and a kill leaves nothing behind
+        return torch.from_numpy(np.memmap(file, np.float16, "w+", shape=shape))
