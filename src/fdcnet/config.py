@@ -230,6 +230,14 @@ def load(recipe: Path | None = None, overrides: typing.Sequence[str] = (), **fla
     return from_dict(Config, values)
 
 
+def changed(config: Config, changes: typing.Mapping[str, Any]) -> Config:
+    """The same settings but for these dotted keys."""
+    values = to_dict(config)
+    for key, value in changes.items():
+        _assign(values, key, value)
+    return from_dict(Config, values)
+
+
 def parse_overrides(overrides: typing.Sequence[str]) -> dict[str, Any]:
     """`a.b=c` strings -> dotted keys and values."""
     parsed = {}

@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 from safetensors import SafetensorError
 
-from fdcnet.cli import config, data, demo, doctor, evaluate, methods, report, train
+from fdcnet.cli import config, data, demo, doctor, evaluate, learn, methods, report, train
 from fdcnet.cli.console import errors
 from fdcnet.errors import UserError
 from fdcnet.training.loop import Diverged
@@ -20,9 +20,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="""Teach a model to find new kinds of objects from image labels alone, without forgetting the old ones.
 
-Start with `fdcnet demo` (three minutes, no data needed), then `fdcnet data check PHOTOS/`, `fdcnet train PHOTOS/`.""",
+Start with `fdcnet demo` (three minutes, no data), then `fdcnet data check PHOTOS/`, `fdcnet learn MODEL PHOTOS/`.""",
 )
 app.command("demo")(demo.demo)
+app.command("learn")(learn.learn)
+app.command("history")(learn.history)
+app.command("rollback")(learn.rollback)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)

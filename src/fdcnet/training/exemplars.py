@@ -40,6 +40,8 @@ def labels_of(photos: PixelCache, task: Task) -> Tensor:
 @torch.inference_mode()
 def pooled_features(state: State, runtime: Runtime, pixels: Tensor, layer: Layer) -> Tensor:
     """Mean features of the plain centre crop: (N, C)"""
+    if not len(pixels):
+        return torch.empty((0, 0))
     crop, network = state.config.data.crop, state.network.eval()
     start = (pixels.shape[1] - crop) // 2
     pooled = []

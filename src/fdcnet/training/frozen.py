@@ -66,7 +66,8 @@ def shared_views(
         photos = pixels[start : start + CHUNK].to(runtime.device)
         for view in range(num_views):
             places = _places(view, len(photos), pixels.shape[1], config.data.zoom, (*seed_key, start, view))
-            crops = zoom_batch(photos, *(value.to(runtime.device) for value in places), crop=config.data.crop)
+            top, left, side, flip = (value.to(runtime.device) for value in places)
+            crops = zoom_batch(photos, top, left, side, flip, config.data.crop)
             with runtime.autocast:
                 found = network.backbone(normalise(crops, network.lineage.mean, network.lineage.std))
             if features is None:
