@@ -120,8 +120,8 @@ class TrainConfig:
     loc_warmup: float = 0.0
     """Share of the first task over which the localization losses rise to their weights, after the classifier's."""
     views: int = 0
-    """0: the whole network learns. N: light training; the shared features stay as pretrained, and those of N views of
-    each photo are computed only once."""
+    """0: the whole network learns. N: light training; backbone and tail stay as they are, and the shared features of N
+    views of each photo are computed only once."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """auto: bf16 on a GPU, fp32 on a CPU."""
     optim: OptimConfig = field(default_factory=OptimConfig)

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,7 @@ def learn(
                 )
             lesson = _lesson(old, dataset, more, holdout, seed or 0)
             where = find_device(device)
-            state = _state(old, lesson, where, _is_light(old, full, where), memory, given)
+            state = _state(old, lesson, where, _is_light(old, full, where, given), memory, given)
             runtime = Runtime.of(replace(state.config, device=device), cache_dir, watched)
             runtime.place(state.network)
             results = _teach(state, lesson, runtime)
@@ -201,10 +201,14 @@ def _hold_out(dataset: Dataset, share: float | None, seed: int) -> tuple[tuple[R
     return tuple(train), tuple(test)
 
 
-def _is_light(old: State | None, full: bool | None, device: torch.device) -> bool:
+def _is_light(old: State | None, full: bool | None, device: torch.device, given: Mapping[str, Any]) -> bool:
     if full is not None:
         return not full
-    return device.type == "cpu" or (old is not None and old.config.train.views > 0)
+    if old is not None and old.config.train.views:
+        return True
+    model = old.config.model if old else changed(Config(), given).model
+    pretrained = old is not None or (model.weights != "none" and model.backbone != "tiny")
+    return pretrained and device.type == "cpu"
 
 
 def _state(

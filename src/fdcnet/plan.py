@@ -3,11 +3,11 @@
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from fdcnet.config import Config
 from fdcnet.data.batches import normalise
@@ -15,6 +15,7 @@ from fdcnet.data.records import Batch, Task
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State, wsol_losses
 from fdcnet.training.device import describe as device_name
+from fdcnet.training.frozen import frozen_backbone
 from fdcnet.training.runtime import Runtime
 
 BACKBONE = "efficientnet_lite0"  # its weights come with pip
@@ -42,7 +43,11 @@ COMMON: Mapping[str, Any] = {
     ],
 }
 FEW: Mapping[str, Any] = {"train.loc_warmup": 0.6, "train.optim.lr": 0.001}
-LIGHT: Mapping[str, Any] = {"train.views": 3, "train.batch_size": 16}
+LIGHT: Mapping[str, Any] = {
+    "train.views": 3,
+    "train.batch_size": 16,
+    "weights.kd_feat_loc": 0.0,  # frozen features need no distillation
+}
 FULL: Mapping[str, Any] = {"train.views": 0, "train.batch_size": 32}
 
 
@@ -85,14 +90,14 @@ def describe(state: State, runtime: Runtime, task: Task, num_more: int, num_test
     """What will be done, for a person, with the time it will take."""
     config, train = state.config, state.config.train
     num_photos = len(task.train) + num_more + len(state.memory)
-    what = [f"{len(task.classes)} new classes from {len(task.train)} photos"] if task.classes else []
-    what += [f"{num_more} more photos of known classes"] if num_more else []
     kept = len(state.memory) - num_more
-    what += [f"{kept} photos kept of {task.num_old} old classes"] if task.num_old else []
-    yield f"To learn: {', '.join(what)}; {num_test} photos measure."
+    what = [f"{_count(len(task.classes), 'new class')} from {_count(len(task.train), 'photo')}"] if task.classes else []
+    what += [f"{_count(num_more, 'further photo')} of known classes"] if num_more else []
+    what += [f"{_count(kept, 'kept photo')} of {_count(task.num_old, 'old class')}"] if task.num_old else []
+    yield f"To learn: {', '.join(what)}. To measure: {_count(num_test, 'photo')}."
     if task.num_old and not kept:
         yield "The model has kept no photos of its old classes: expect it to forget some of what it knew."
-    mode = "light: the backbone stays as it is" if train.views else "full: everything learns"
+    mode = "light: backbone and tail stay as they are" if train.views else "full: everything learns"
     epochs = train.step_epochs if task.num_old else train.base_epochs
     yield (
         f"{config.model.backbone}, {mode}; method {config.method}, {epochs} epochs, batch {train.batch_size}, "
@@ -105,6 +110,11 @@ def in_words(seconds: float) -> str:
     return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
 
 
+def _count(number: int, noun: str) -> str:
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{'' if number == 1 else plural}"
+
+
 def estimate(state: State, runtime: Runtime, num_photos: int) -> float:
     """Seconds that learning will take, from a step on noise. The network is left as it is."""
     config, lineage = state.config, state.network.lineage
@@ -115,12 +125,12 @@ def estimate(state: State, runtime: Runtime, num_photos: int) -> float:
     noise = torch.randint(0, 256, (num, crop, crop, 3), device=runtime.device)
     images, labels = normalise(noise, lineage.mean, lineage.std), torch.arange(num, device=runtime.device) % 2
     looking = 0.0
+    light: AbstractContextManager[None] = nullcontext()
     if config.train.views:
         with torch.no_grad(), runtime.autocast:
             looking = config.train.views * _seconds(lambda: probe.network.backbone(images))
             features = probe.network.backbone(images).float()
-        probe.network.backbone = nn.Sequential()
-        images = features
+        images, light = features, frozen_backbone(probe)
 
     def step() -> None:
         with runtime.autocast:
@@ -129,7 +139,8 @@ def estimate(state: State, runtime: Runtime, num_photos: int) -> float:
         total.backward()
 
     epochs = config.train.step_epochs * TEACHER if state.classes else config.train.base_epochs
-    return (looking + _seconds(step) * epochs) / num * num_photos
+    with light:
+        return (looking + _seconds(step) * epochs) / num * num_photos
 
 
 def _seconds(work: Callable[[], object]) -> float:

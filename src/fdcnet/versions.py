@@ -90,6 +90,8 @@ def add_version(state: State, path: Path, learned: Mapping[str, Any], keep: int)
             _point(path, number)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
+        if current_number(path) != number:
+            shutil.rmtree(path / VERSIONS / str(number), ignore_errors=True)
         raise
     _prune(path, number, keep)
     return _version(path / VERSIONS / str(number), number, True)

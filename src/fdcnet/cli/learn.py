@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from fdcnet.cli import options
 from fdcnet.cli.console import console, errors, percent, watcher
@@ -81,13 +83,15 @@ def learn(
 
 def history(model: Model) -> None:
     """List the versions of a model: when each was learned, what it added, how well it did."""
-    table = Table("version", "date", "classes", "added", *COLUMNS.values(), "size")
+    table = Table(box=box.SIMPLE)
+    for name in ("version", "date", "classes", "added", *COLUMNS.values(), "size"):
+        table.add_column(name, overflow="fold", no_wrap=name == "date")
     for version in versions(model):
         table.add_row(
             f"{version.number}{' *' if version.current else ''}",
             version.created.astimezone().strftime("%Y-%m-%d %H:%M"),
             str(len(version.classes)),
-            _names(version.added, version.learned.get("more", ())),
+            Text(_names(version.added, version.learned.get("more", ()))),  # a name in brackets is no style
             *_both(version.learned),
             f"{version.num_bytes / 1e6:.1f} MB",
         )
@@ -107,7 +111,7 @@ def rollback(
 
 
 def _print(report: LearnReport) -> None:
-    table = Table("", "photos", *COLUMNS.values())
+    table = Table("held-out photos of", "number", *COLUMNS.values(), box=box.SIMPLE)
     rows = (
         ("old classes, before", report.old_before),
         ("old classes, now", report.old_after),

@@ -1,6 +1,7 @@
-"""Light training: shared features stay as pretrained, so those of a few views of each photo are computed only once.
+"""Light training: the backbone and the classifier's tail stay as they are; only the heads behind them learn.
 
-What never changes cannot drift: the features that a memory or an old class relies on are the same after every task.
+The shared features of a few views of each photo are then computed only once. And what never changes cannot drift: the
+features that an old class relies on are the same after every task.
 """
 
 import tempfile
@@ -23,18 +24,29 @@ IN_MEMORY = 3e9  # bytes; more go to a file without a name
 CHUNK = 8
 
 
+class Held(nn.Module):
+    """A module that takes part but does not learn: no parameter of it is seen, no statistic of it moves."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = (module.eval().requires_grad_(False),)  # in a tuple, so that it is not registered
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.module[0](features)
+
+
 @contextmanager
 def frozen_backbone(state: State) -> Iterator[None]:
-    """While it lasts, the networks take shared features where they took images, and learn nothing below them."""
+    """While it lasts, the networks take shared features for images, and the classifier's tail is held as it is."""
     networks = [network for network in (state.network, state.previous) if network is not None]
-    backbones = [network.backbone for network in networks]
+    parts = [(network.backbone, network.classifier.tail) for network in networks]
     for network in networks:
-        network.backbone = nn.Sequential()
+        network.backbone, network.classifier.tail = nn.Sequential(), Held(network.classifier.tail)
     try:
         yield
     finally:
-        for network, backbone in zip(networks, backbones, strict=True):
-            network.backbone = backbone
+        for network, (backbone, tail) in zip(networks, parts, strict=True):
+            network.backbone, network.classifier.tail = backbone, tail.requires_grad_(True)
 
 
 @dataclass(frozen=True)
