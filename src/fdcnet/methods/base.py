@@ -1,7 +1,7 @@
 """What a method is: the phases of a task and their named losses. The base class is naive fine-tuning of BAS."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -65,6 +65,7 @@ class Method:
 
     def phases(self, state: State, task: Task) -> list[Phase]:
         train = state.config.train
+        rate = train.step_lr if task.num_old and train.step_lr else train.optim.lr
         return [
             Phase(
                 name="main",
@@ -72,7 +73,7 @@ class Method:
                 parameters=dict(state.network.named_parameters()),
                 losses=lambda batch: self.losses(state, state.network(batch.images, batch.labels), batch),
                 training=(state.network,),
-                optim=train.optim,
+                optim=replace(train.optim, lr=rate),
                 is_head=state.network.is_head,
                 warmup=dict.fromkeys(("cls_fg", "bas", "area"), 0.0 if task.num_old else train.loc_warmup),
                 data="balanced" if train.sampling == "balanced" and task.num_old else "new+memory",
@@ -87,7 +88,11 @@ class Method:
 
     def outputs(self, state: State, images: Tensor, maps: bool = True) -> Outputs:
         """What the finished model says about images, for all classes so far; without `maps` no localization."""
-        return state.network(images, maps=maps)
+        return self.finish(state, state.network(images, maps=maps))
+
+    def finish(self, state: State, outputs: Outputs) -> Outputs:
+        """What the method adds to the network's own outputs."""
+        return outputs
 
 
 def wsol_losses(state: State, outputs: Outputs, batch: Batch) -> Losses:
