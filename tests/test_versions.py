@@ -120,6 +120,8 @@ def test_held_out_photos_come_back(make: Callable[..., State], tmp_path: Path) -
     assert found is not None
     assert found.records == records
     assert torch.equal(found.pixels, pixels) and torch.equal(found.sizes, state.held_out.sizes)
+    without = load_bundle(tmp_path / "model", memory=False)
+    assert without.held_out is None and len(without.memory) == 0
 
 
 @pytest.mark.parametrize("step", ["write_bundle", "_write", "_point"])

@@ -62,8 +62,8 @@ def write_bundle(state: State, new: Path) -> None:
     _sync_tree(new)
 
 
-def load_bundle(path: Path) -> State:
-    """Everything the next task needs, from the bundle alone."""
+def load_bundle(path: Path, memory: bool = True) -> State:
+    """All that the next task needs, from the bundle alone. Without `memory` no photo is read: enough to predict."""
     description = read_description(path)
     config = from_dict(Config, description["config"])
     network = empty_network(
@@ -77,15 +77,17 @@ def load_bundle(path: Path) -> State:
         network.load_state_dict(load_file(_found(path) / "weights.safetensors"))
     except (SafetensorError, RuntimeError, OSError) as error:
         raise _damaged(_found(path) / "weights.safetensors", error) from error
-    try:
-        memory = _read_memory(_found(path) / "memory", config.memory.budget)
-        held_out = _read_held_out(_found(path) / "held_out")
-    except (ValueError, KeyError, OSError) as error:
-        raise _damaged(_found(path) / "memory", error) from error
+    exemplars, held_out = ExemplarMemory(config.memory.budget), None
+    if memory:
+        try:
+            _read_memory(_found(path) / "memory", exemplars)
+            held_out = _read_held_out(_found(path) / "held_out")
+        except (ValueError, KeyError, OSError) as error:
+            raise _damaged(_found(path) / "memory", error) from error
     return State(
         config=config,
         network=network.eval(),
-        memory=memory,
+        memory=exemplars,
         classes=[entry["name"] for entry in description["classes"]],
         task_sizes=description["task_sizes"],
         held_out=held_out,
@@ -161,13 +163,11 @@ def _write_memory(memory: ExemplarMemory, folder: Path) -> None:
     _write_photos(folder, entries, photos)
 
 
-def _read_memory(folder: Path, budget: int) -> ExemplarMemory:
-    memory = ExemplarMemory(budget)
+def _read_memory(folder: Path, memory: ExemplarMemory) -> None:
     entries, images = _read_photos(folder)
     for label in dict.fromkeys(entry["label"] for entry in entries):
         ranks = [i for i, entry in enumerate(entries) if entry["label"] == label]
         memory.add(label, torch.from_numpy(np.stack([images[i] for i in ranks])), [entries[i]["name"] for i in ranks])
-    return memory
 
 
 def _write_held_out(photos: PixelCache, folder: Path) -> None:
