@@ -283,7 +283,8 @@ def test_few_photos_are_seen_more_often() -> None:
     few = plan.settings_for(None, True, cpu, plan.Size(10, 240))
     many = plan.settings_for(None, True, cpu, plan.Size(100, 4000))
     assert few["train.base_epochs"] > many["train.base_epochs"] >= 8
-    assert few["train.loc_warmup"] > 0 and "train.loc_warmup" not in many
+    full = plan.settings_for(None, False, cpu, plan.Size(100, 4000))
+    assert few["train.loc_warmup"] > 0 and "train.loc_warmup" not in full
     assert few["train.views"] and not plan.settings_for(None, False, cpu, plan.Size(10, 240))["train.views"]
 
 

@@ -87,6 +87,22 @@ def test_back_and_forward(make: Callable[..., State], tmp_path: Path) -> None:
     assert classes(model) == ["a", "b", "c"]
 
 
+def test_ancestors_are_kept_before_what_was_left_behind(make: Callable[..., State], tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    add(make("a", "b"), model)
+    for _ in range(2):
+        add(make("a", "b", "c"), model)
+    rollback(model, 1)
+    add(make("a", "b", "d"), model, keep=2)
+    assert numbers(model) == [1, 3, 4]
+    add(make("a", "b", "d", "e"), model, keep=1)
+    assert numbers(model) == [4, 5]
+    assert rollback(model).number == 4
+    rollback(model, 5)
+    (model / "versions" / "4" / "learned.json").unlink()
+    assert rollback(model).number == 4
+
+
 def test_what_the_model_knew_after_each_task(make: Callable[..., State], tmp_path: Path) -> None:
     model = tmp_path / "model"
     add(make("a", "b"), model)

@@ -47,6 +47,8 @@ LONGEST_NAME = 200
 KEEP = 3
 EMPTY = 0.01  # mean mask below which there is nothing to box
 
+LIGHT_METHODS = ("finetune", "joint", "baseline", "fdcnet")  # their network is the plain one
+
 Cancel = Callable[[], bool] | threading.Event
 
 
@@ -206,6 +208,8 @@ def _is_light(old: State | None, full: bool | None, device: torch.device, given:
         return not full
     if old is not None and old.config.train.views:
         return True
+    if old is not None and old.config.method not in LIGHT_METHODS:
+        return False
     model = old.config.model if old else changed(Config(), given).model
     pretrained = old is not None or (model.weights != "none" and model.backbone != "tiny")
     return pretrained and device.type == "cpu"

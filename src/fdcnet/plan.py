@@ -20,29 +20,28 @@ from fdcnet.training.runtime import Runtime
 
 BACKBONE = "efficientnet_lite0"  # its weights come with pip
 MEMORY_PER_CLASS = 20
-FEW_CLASSES = 50  # fewer, and masks die unless localization comes in late: results/tuning.md, few classes
-LIGHT_SEEN = 4000  # photos seen in all, however many there are; ours: docs/teach.md
-FULL_SEEN = 12000
-LIGHT_WIDTH, FULL_WIDTH = 256, 1024
 TEACHER = 1.3  # a step of a later task also asks the previous network
+FEW_CLASSES = 50  # with fewer, masks die unless localization comes in late: results/tuning.md, few classes
+LIGHT_SEEN, FULL_SEEN = 3000, 12000  # photos seen in all, however many there are; light: results/tuning.md
 
 COMMON: Mapping[str, Any] = {
-    "model.backbone": BACKBONE,
     "method": "baseline",
+    "model.backbone": BACKBONE,
     "train.sampling": "balanced",
     "train.imprint": True,
-    "protocols": [
-        {
-            "map": "topk-mean",
-            "frame": "image",
-            "crops": 2,
-            "threshold": 0.15,
-            "threshold_source": "BAS, CUB-200",
-            "average": "image",
-        }
-    ],
+    "protocols": [{"map": "class", "frame": "image", "crops": 2, "average": "image"}],
 }
-FEW: Mapping[str, Any] = {"train.loc_warmup": 0.6, "train.optim.lr": 0.001}
+LIGHT_MODEL: Mapping[str, Any] = {  # ours: results/tuning.md, light training
+    "model.head_width": 256,
+    "model.sharing": 0.8,
+    "model.localizer_start": "zero",
+    "train.loc_warmup": 0.6,
+    "train.optim.lr": 0.002,
+    "train.optim.head_factor": 5.0,
+    "protocols.0.threshold": 0.6,
+    "protocols.0.threshold_source": "ours: results/tuning.md, light training",
+}
+FULL_FEW: Mapping[str, Any] = {"train.loc_warmup": 0.6, "train.optim.lr": 0.001}
 LIGHT: Mapping[str, Any] = {
     "train.views": 3,
     "train.batch_size": 16,
@@ -67,8 +66,8 @@ def settings_for(config: Config | None, light: bool, device: torch.device, size:
     if device.type == "cpu":
         settings["train.precision"] = "bf16" if fast_bfloat16() else "fp32"
     if config is None:
-        few = FEW if size.num_classes < FEW_CLASSES else {}
-        return {**COMMON, "model.head_width": LIGHT_WIDTH if light else FULL_WIDTH, **few, **settings}
+        few = FULL_FEW if size.num_classes < FEW_CLASSES else {}
+        return {**COMMON, **(LIGHT_MODEL if light else few), **settings}
     if not find_method(config.method).uses_memory:
         settings["method"] = COMMON["method"]
     return settings

@@ -65,17 +65,23 @@ def versions(path: Path) -> list[Version]:
 
 def after_tasks(path: Path) -> dict[int, Version]:
     """Task -> what the model knew after it, as far as the current version's ancestors are kept."""
-    known = {version.number: version for version in versions(path)}
     found: dict[int, Version] = {}
-    here = next((version for version in known.values() if version.current), None)
-    while here is not None:
-        found.setdefault(here.num_tasks, here)
-        here = known.get(here.parent) if here.parent else None
+    for version in _line(path):
+        found.setdefault(version.num_tasks, version)
     return dict(sorted(found.items()))
 
 
+def _line(path: Path) -> list[Version]:
+    """The current version, its parent, and so on, as far as they are kept."""
+    known = {version.number: version for version in versions(path)}
+    line = [version for version in known.values() if version.current]
+    while line and (parent := known.get(line[-1].parent or 0)):
+        line.append(parent)
+    return line
+
+
 def add_version(state: State, path: Path, learned: Mapping[str, Any], keep: int) -> Version:
-    """Write `state` as the newest version and make it the current one; all but the last `keep` earlier ones go."""
+    """Write `state` as the newest version and make it the current one; all but `keep` earlier ones go."""
     parent = current_number(path) or (1 if has_bundle(path) else None)
     number = 1 + max([*_numbers(path), parent or 0])
     beside = path / VERSIONS / f"{number}{NEW}"
@@ -93,7 +99,7 @@ def add_version(state: State, path: Path, learned: Mapping[str, Any], keep: int)
         if current_number(path) != number:
             shutil.rmtree(path / VERSIONS / str(number), ignore_errors=True)
         raise
-    _prune(path, number, keep)
+    _prune(path, keep)
     return _version(path / VERSIONS / str(number), number, True)
 
 
@@ -105,7 +111,9 @@ def rollback(path: Path, to: int | None = None) -> Version:
     with writing(path):
         kept = {version.number: version for version in versions(path)}
         here = next(version for version in kept.values() if version.current)
-        wanted = here.parent if to is None else to
+        wanted = max((number for number in kept if number < here.number), default=0) if to is None else to
+        if to is None and here.parent in kept:
+            wanted = here.parent
         if wanted not in kept:
             numbers = ", ".join(map(str, kept))
             problem = f"There is no version {to} of {path}." if to is not None else f"{path} has no earlier version."
@@ -185,14 +193,16 @@ def _adopt(path: Path) -> None:
     beside.rename(path / VERSIONS / "1")
 
 
-def _prune(path: Path, number: int, keep: int) -> None:
+def _prune(path: Path, keep: int) -> None:
+    """Kept are the current version's ancestors, the nearest first, then what was left behind by going back."""
     for name in BUNDLE:  # what `_adopt` has copied
         shutil.rmtree(path / name, ignore_errors=True)
         with contextlib.suppress(OSError):
             (path / name).unlink()
-    earlier = [n for n in _numbers(path) if n != number]
-    for n in earlier[: max(0, len(earlier) - keep)]:
-        shutil.rmtree(path / VERSIONS / str(n), ignore_errors=True)
+    line = [version.number for version in _line(path)]
+    others = [number for number in reversed(_numbers(path)) if number not in line]
+    for number in [*line, *others][1 + keep :]:
+        shutil.rmtree(path / VERSIONS / str(number), ignore_errors=True)
 
 
 def _numbers(path: Path) -> list[int]:
