@@ -105,6 +105,11 @@ def test_a_later_call_goes_on_as_the_first_one_began(model: Path, photos: Path) 
     assert {task: len(version.classes) for task, version in after_tasks(model).items()} == {1: 3, 2: 4, 3: 5}
 
 
+def test_a_model_that_learned_in_full_goes_on_in_full(photos: Path, tmp_path: Path) -> None:
+    teach(tmp_path / "model", photos / "first", light=False, epochs=1)
+    assert not learn(tmp_path / "model", photos / "one", epochs=1, device="cpu").light
+
+
 def test_the_memory_is_as_large_as_asked_for(model: Path, photos: Path) -> None:
     teach(model, photos / "one", memory=3)
     teach(model, photos / "two")
@@ -263,7 +268,9 @@ def test_impossible_settings(photos: Path, tmp_path: Path, model: Path) -> None:
         ({"keep": -1}, "keep cannot be -1"),
         ({"backbone": "tiny"}, "has a backbone already"),
         ({"overrides": ["model.head_width=8"]}, "cannot change once a model is made"),
+        ({"overrides": ["data.size=48"]}, "cannot change once a model is made"),
         ({"overrides": ["train.nonsense=1"]}, "no setting"),
+        ({"epochs": 0}, "train.base_epochs cannot be 0"),
     ):
         assert problem in refused(model, photos / "one", **options).problem
     assert "no model" in refused(photos / "first", photos / "one").problem  # the two were swapped

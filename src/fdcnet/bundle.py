@@ -64,6 +64,7 @@ def write_bundle(state: State, new: Path) -> None:
 
 def load_bundle(path: Path, memory: bool = True) -> State:
     """All that the next task needs, from the bundle alone. Without `memory` no photo is read: enough to predict."""
+    path = _found(path)  # once: meanwhile another version may become the current one
     description = read_description(path)
     config = from_dict(Config, description["config"])
     network = empty_network(
@@ -74,16 +75,16 @@ def load_bundle(path: Path, memory: bool = True) -> State:
         config.drift,
     )
     try:
-        network.load_state_dict(load_file(_found(path) / "weights.safetensors"))
+        network.load_state_dict(load_file(path / "weights.safetensors"))
     except (SafetensorError, RuntimeError, OSError) as error:
-        raise _damaged(_found(path) / "weights.safetensors", error) from error
+        raise _damaged(path / "weights.safetensors", error) from error
     exemplars, held_out = ExemplarMemory(config.memory.budget), None
     if memory:
         try:
-            _read_memory(_found(path) / "memory", exemplars)
-            held_out = _read_held_out(_found(path) / "held_out")
+            _read_memory(path / "memory", exemplars)
+            held_out = _read_held_out(path / "held_out")
         except (ValueError, KeyError, OSError) as error:
-            raise _damaged(_found(path) / "memory", error) from error
+            raise _damaged(path / "memory", error) from error
     return State(
         config=config,
         network=network.eval(),

@@ -27,6 +27,7 @@ from fdcnet.memory import ExemplarMemory, herd
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
 from fdcnet.models.network import new_network
+from fdcnet.training.checks import refuse_settings
 from fdcnet.training.device import find_device
 from fdcnet.training.exemplars import pooled_features
 from fdcnet.training.listener import Listener
@@ -128,7 +129,8 @@ def learn(
                 )
             lesson = _lesson(old, dataset, more, holdout, seed or 0)
             where = find_device(device)
-            state = _state(old, lesson, where, _is_light(old, full, where, given), memory, given)
+            light = _is_light(model, old, where, given) if full is None else not full
+            state = _state(old, lesson, where, light, memory, given)
             runtime = Runtime.of(replace(state.config, device=device), cache_dir, watched)
             runtime.place(state.network)
             results = _teach(state, lesson, runtime)
@@ -171,20 +173,24 @@ def _lesson(old: State | None, dataset: Dataset, more: bool, holdout: float | No
             "Add --more to teach it further photos of them, or rename those folders.",
         )
     train, test = _hold_out(dataset, holdout, seed)
-    parts = replace(dataset, classes=tuple(name for name in dataset.classes if name not in known), train=train)
-    of_known = [record for record in train if record.label in known]
-    if not parts.classes:
-        task = Task(len(old.task_sizes) + 1 if old else 1, (), len(known), (), ())
-    else:
-        parts = replace(parts, train=_but(train, known), test=_but(test, known))
-        task = append_task(old.classes if old else (), parts, len(old.task_sizes) + 1 if old else 1)
+    more_train, new_train = _parted(train, known)
+    more_test, new_test = _parted(test, known)
+    new_classes = tuple(name for name in dataset.classes if name not in known)
+    number = len(old.task_sizes) + 1 if old else 1
+    task = Task(number, (), len(known), (), ())
+    if new_classes:
+        new = replace(dataset, classes=new_classes, train=new_train, test=new_test)
+        task = append_task(old.classes if old else (), new, number)
     _refuse_few(Counter(record.label for record in task.train), task.classes)
-    more_test = tuple(record for record in test if record.label in known)
-    return _Lesson(task, tuple(of_known), more_classes, more_test)
+    return _Lesson(task, more_train, more_classes, more_test)
 
 
-def _but(records: Sequence[Record], known: set[str]) -> tuple[Record, ...]:
-    return tuple(record for record in records if record.label not in known)
+def _parted(records: Sequence[Record], known: set[str]) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
+    """Photos of known classes, and the others."""
+    return (
+        tuple(record for record in records if record.label in known),
+        tuple(record for record in records if record.label not in known),
+    )
 
 
 def _hold_out(dataset: Dataset, share: float | None, seed: int) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
@@ -203,16 +209,15 @@ def _hold_out(dataset: Dataset, share: float | None, seed: int) -> tuple[tuple[R
     return tuple(train), tuple(test)
 
 
-def _is_light(old: State | None, full: bool | None, device: torch.device, given: Mapping[str, Any]) -> bool:
-    if full is not None:
-        return not full
-    if old is not None and old.config.train.views:
-        return True
-    if old is not None and old.config.method not in LIGHT_METHODS:
-        return False
-    model = old.config.model if old else changed(Config(), given).model
-    pretrained = old is not None or (model.weights != "none" and model.backbone != "tiny")
-    return pretrained and device.type == "cpu"
+def _is_light(model: Path, old: State | None, device: torch.device, given: Mapping[str, Any]) -> bool:
+    """As the last lesson was, if there was one; else where nothing but a CPU is there, and something to build on."""
+    last = next((version.learned.get("light") for version in versions(model) if version.current), None)
+    if last is not None:
+        return bool(last)
+    if old is not None:
+        return device.type == "cpu" and old.config.method in LIGHT_METHODS
+    network = changed(Config(), given).model
+    return device.type == "cpu" and network.weights != "none" and network.backbone != "tiny"
 
 
 def _state(
@@ -225,11 +230,13 @@ def _state(
     settings = plan.settings_for(old.config if old else None, light, device, size)
     settings["memory.budget"] = plan.memory_budget(base, lesson.task.num_old, lesson.task.num_classes, memory)
     config = changed(base, settings | given)
+    refuse_settings(config)
     if old is None:
         network = new_network(config.model, seed_of(config.seed, "new"))
         return State(config, network, ExemplarMemory(config.memory.budget))
-    if config.model != old.config.model:
-        raise UserError("Settings under 'model' cannot change once a model is made.", "Start another model for them.")
+    if (config.model, config.data.size) != (old.config.model, old.config.data.size):
+        problem = "Settings under 'model', and data.size, cannot change once a model is made."
+        raise UserError(problem, "Start another model for them.")
     old.memory.budget = config.memory.budget
     return replace(old, config=config)
 
@@ -335,7 +342,7 @@ class _Watched(Listener):
     """Passes everything on, and stops where somebody asked for it."""
 
     def __init__(self, listener: Listener, cancel: Cancel | None) -> None:
-        self.listener = listener
+        self.listener, self.area = listener, 1.0
         self.cancelled = cancel.is_set if isinstance(cancel, threading.Event) else cancel or (lambda: False)
 
     def _look(self) -> None:
@@ -360,12 +367,13 @@ class _Watched(Listener):
         self.listener.step(num_images)
 
     def epoch_ended(self, epoch: Epoch) -> None:
+        self.area = epoch.losses.get("area", self.area)
         self.listener.epoch_ended(epoch)
-        if epoch.losses.get("area", 1.0) < EMPTY:
-            self.note("The masks are nearly empty: boxes will be poor. See 'few classes' in the guide to your photos.")
 
     def phase_ended(self) -> None:
         self.listener.phase_ended()
+        if self.area < EMPTY:
+            self.note("The masks are nearly empty: boxes will be poor. See 'few classes' in the guide to your photos.")
 
     def close(self) -> None:
         self.listener.close()
