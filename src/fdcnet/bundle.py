@@ -1,8 +1,12 @@
-"""The saved model: a folder of safetensors and JSON, with the exemplars. Written beside, then moved into place."""
+"""The saved model: a folder of safetensors and JSON, with the exemplars. Written beside, then moved into place.
+
+Where `fdcnet learn` has been, the folder holds several such bundles under versions/, and `current` names one of them.
+"""
 
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,12 +19,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fdcnet.config import Config, from_dict, to_dict
+from fdcnet.data.cache import PixelCache
+from fdcnet.data.records import Record
 from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.network import empty_network
 
 FORMAT = 1
+CURRENT = "current"
+VERSIONS = "versions"
 DESCRIBED = {"format", "method", "lineage", "classes", "task_sizes", "num_compensated", "config"}
 
 
@@ -28,11 +36,19 @@ def save_bundle(state: State, path: Path) -> None:
     """Replace the bundle at `path` in one move: a reader sees the old one or the new one."""
     new = path.with_name(path.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
+    write_bundle(state, new)
+    _swap(new, path)
+
+
+def write_bundle(state: State, new: Path) -> None:
+    """All files of a bundle, into a folder that is not there yet."""
     new.mkdir(parents=True)
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.network.state_dict().items()}
     save_file(tensors, new / "weights.safetensors")
     readable(new / "weights.safetensors")
     _write_memory(state.memory, new / "memory")
+    if state.held_out is not None:
+        _write_held_out(state.held_out, new / "held_out")
     description = {
         "format": FORMAT,
         "method": state.config.method,
@@ -44,11 +60,11 @@ def save_bundle(state: State, path: Path) -> None:
     }
     _write_text(new / "fdcnet.json", json.dumps(description, indent=1, ensure_ascii=False))
     _sync_tree(new)
-    _swap(new, path)
 
 
 def load_bundle(path: Path, memory: bool = True) -> State:
-    """All that the next task needs, from the bundle alone. Without `memory` no exemplar is read: enough to predict."""
+    """All that the next task needs, from the bundle alone. Without `memory` no photo is read: enough to predict."""
+    path = _found(path)  # once: meanwhile another version may become the current one
     description = read_description(path)
     config = from_dict(Config, description["config"])
     network = empty_network(
@@ -59,21 +75,23 @@ def load_bundle(path: Path, memory: bool = True) -> State:
         config.drift,
     )
     try:
-        network.load_state_dict(load_file(_found(path) / "weights.safetensors"))
+        network.load_state_dict(load_file(path / "weights.safetensors"))
     except (SafetensorError, RuntimeError, OSError) as error:
-        raise _damaged(_found(path) / "weights.safetensors", error) from error
-    exemplars = ExemplarMemory(config.memory.budget)
+        raise _damaged(path / "weights.safetensors", error) from error
+    exemplars, held_out = ExemplarMemory(config.memory.budget), None
     if memory:
         try:
-            _read_memory(_found(path) / "memory", exemplars)
+            _read_memory(path / "memory", exemplars)
+            held_out = _read_held_out(path / "held_out")
         except (ValueError, KeyError, OSError) as error:
-            raise _damaged(_found(path) / "memory", error) from error
+            raise _damaged(path / "memory", error) from error
     return State(
         config=config,
         network=network.eval(),
         memory=exemplars,
         classes=[entry["name"] for entry in description["classes"]],
         task_sizes=description["task_sizes"],
+        held_out=held_out,
     )
 
 
@@ -100,12 +118,29 @@ def read_description(path: Path) -> dict[str, Any]:
     return description
 
 
+def current_number(path: Path) -> int | None:
+    """The version that is in use; None for a bundle without versions."""
+    pointer = path / CURRENT
+    try:
+        text = pointer.read_text(encoding="ascii").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise _damaged(pointer, error) from error
+    if not text.isdigit():
+        raise _damaged(pointer, ValueError("it names no version"))
+    return int(text)
+
+
 def _damaged(file: Path, error: Exception) -> UserError:
     return UserError(f"{file} is damaged: {' '.join(str(error).split())[:200]}", "Restore the bundle from a copy.")
 
 
 def _found(path: Path) -> Path:
-    """A kill between the two moves of `_swap` leaves the previous bundle under its other name."""
+    """Where the files lie: the current version, if there are several. A kill between the two moves of `_swap` leaves
+    the previous bundle under its other name."""
+    if number := current_number(path):
+        return path / VERSIONS / str(number)
     old = path.with_name(path.name + ".old")
     return old if not path.exists() and old.exists() else path
 
@@ -120,28 +155,61 @@ def _swap(new: Path, path: Path) -> None:
 
 
 def _write_memory(memory: ExemplarMemory, folder: Path) -> None:
-    (folder / "images").mkdir(parents=True)
     entries: list[dict[str, Any]] = []
-    jobs: list[tuple[Tensor, Path]] = []
+    photos: list[Tensor] = []
     for label, pixels in memory.pixels.items():
         for rank, name in enumerate(memory.names[label]):
-            file = f"{len(entries):06d}.png"
-            entries.append({"label": label, "rank": rank, "name": name, "file": file})
-            jobs.append((pixels[rank], folder / "images" / file))
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda job: Image.fromarray(job[0].numpy()).save(job[1], compress_level=1), jobs))
-    lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries]
-    _write_text(folder / "manifest.jsonl", "".join(lines))
+            entries.append({"label": label, "rank": rank, "name": name})
+            photos.append(pixels[rank])
+    _write_photos(folder, entries, photos)
 
 
 def _read_memory(folder: Path, memory: ExemplarMemory) -> None:
-    text = (folder / "manifest.jsonl").read_text(encoding="utf-8")
-    entries = [json.loads(line) for line in text.splitlines()]
-    with ThreadPoolExecutor() as pool:
-        images = list(pool.map(lambda entry: np.array(Image.open(folder / "images" / entry["file"])), entries))
+    entries, images = _read_photos(folder)
     for label in dict.fromkeys(entry["label"] for entry in entries):
         ranks = [i for i, entry in enumerate(entries) if entry["label"] == label]
         memory.add(label, torch.from_numpy(np.stack([images[i] for i in ranks])), [entries[i]["name"] for i in ranks])
+
+
+def _write_held_out(photos: PixelCache, folder: Path) -> None:
+    entries = [
+        {"class": record.label, "name": record.path.name, "size": size, "boxes_xyxy": record.boxes_xyxy}
+        for record, size in zip(photos.records, photos.sizes.tolist(), strict=True)
+    ]
+    _write_photos(folder, entries, photos.pixels.cpu())
+
+
+def _read_held_out(folder: Path) -> PixelCache | None:
+    if not folder.is_dir():
+        return None
+    entries, images = _read_photos(folder)
+    if not entries:
+        return None
+    records = tuple(
+        Record(Path(entry["name"]), entry["class"], tuple(tuple(box) for box in entry["boxes_xyxy"]))
+        for entry in entries
+    )
+    return PixelCache(records, torch.tensor([entry["size"] for entry in entries]), torch.from_numpy(np.stack(images)))
+
+
+def _write_photos(folder: Path, entries: Sequence[dict[str, Any]], photos: Sequence[Tensor] | Tensor) -> None:
+    (folder / "images").mkdir(parents=True)
+    files = [f"{number:06d}.png" for number in range(len(entries))]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda file, photo: _write_png(folder / "images" / file, photo), files, photos))
+    lines = [json.dumps(e | {"file": f}, ensure_ascii=False) + "\n" for e, f in zip(entries, files, strict=True)]
+    _write_text(folder / "manifest.jsonl", "".join(lines))
+
+
+def _write_png(file: Path, photo: Tensor) -> None:
+    Image.fromarray(photo.numpy()).save(file, compress_level=1)
+
+
+def _read_photos(folder: Path) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
+    text = (folder / "manifest.jsonl").read_text(encoding="utf-8")
+    entries = [json.loads(line) for line in text.splitlines()]
+    with ThreadPoolExecutor() as pool:
+        return entries, list(pool.map(lambda e: np.array(Image.open(folder / "images" / e["file"])), entries))
 
 
 def _write_text(path: Path, text: str) -> None:

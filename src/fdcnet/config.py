@@ -123,6 +123,9 @@ class TrainConfig:
     """Photos of new classes compete with new classes only (CCIL; the paper's public code)."""
     loc_warmup: float = 0.0
     """Share of the first task over which the localization losses rise to their weights, after the classifier's."""
+    views: int = 0
+    """0: the whole network learns. N: light training; backbone and tail stay as they are, and the shared features of N
+    views of each photo are computed only once."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """auto: bf16 on a GPU, fp32 on a CPU."""
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -230,6 +233,14 @@ def load(recipe: Path | None = None, overrides: typing.Sequence[str] = (), **fla
     for key, value in flags.items():
         if value is not None:
             _assign(values, key.replace("__", "."), value)
+    return from_dict(Config, values)
+
+
+def changed(config: Config, changes: typing.Mapping[str, Any]) -> Config:
+    """The same settings but for these dotted keys."""
+    values = to_dict(config)
+    for key, value in changes.items():
+        _assign(values, key, value)
     return from_dict(Config, values)
 
 

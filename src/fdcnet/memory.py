@@ -4,7 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fdcnet.data.cache import PixelCache
 from fdcnet.errors import UserError
+
+HeldOut = PixelCache
+"""A few photos of each class that are never learned from: they measure old classes when their other photos are gone."""
 
 
 def herd(features: Tensor, count: int) -> list[int]:

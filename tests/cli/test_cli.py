@@ -268,6 +268,9 @@ def test_the_settings_shown_are_a_recipe(call: Call, tmp_path: Path) -> None:
 
 VERBS = {
     ("demo",): "Learn class after class from generated photos",
+    ("learn",): "Teach a model new classes from photos alone",
+    ("history",): "List the versions of a model",
+    ("rollback",): "Make an earlier version the current one",
     ("train",): "Learn a stream of tasks from photos with image labels",
     ("evaluate",): "Measure a saved model on test photos with boxes",
     ("report",): "Write one self-contained HTML page about runs",

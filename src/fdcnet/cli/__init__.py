@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 from safetensors import SafetensorError
 
-from fdcnet.cli import config, data, demo, doctor, evaluate, export, methods, predict, report, train
+from fdcnet.cli import config, data, demo, doctor, evaluate, export, learn, methods, predict, report, train
 from fdcnet.cli.console import errors
 from fdcnet.errors import UserError
 from fdcnet.export import ExportDiffers
@@ -21,9 +21,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="""Teach a model to find new kinds of objects from image labels alone, without forgetting the old ones.
 
-Start with `fdcnet demo` (three minutes, no data needed), then `fdcnet data check PHOTOS/`, `fdcnet train PHOTOS/`.""",
+Start with `fdcnet demo` (three minutes, no data), then `fdcnet data check PHOTOS/`, `fdcnet learn MODEL PHOTOS/`.""",
 )
 app.command("demo")(demo.demo)
+app.command("learn")(learn.learn)
+app.command("history")(learn.history)
+app.command("rollback")(learn.rollback)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fdcnet.config import Config, OptimConfig
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import bas
-from fdcnet.memory import ExemplarMemory
+from fdcnet.memory import ExemplarMemory, HeldOut
 from fdcnet.models.network import LocalizationNetwork, Outputs
 
 Losses = dict[str, Tensor]
@@ -26,6 +26,7 @@ class State:
     classes: list[str] = field(default_factory=list)
     task_sizes: list[int] = field(default_factory=list)  # number of classes of each finished task
     previous: LocalizationNetwork | None = None  # frozen, while a task is being learned
+    held_out: HeldOut | None = None
 
     @property
     def task_numbers(self) -> list[int]:

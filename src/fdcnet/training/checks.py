@@ -11,6 +11,17 @@ from fdcnet.models.backbones import find_backbone
 
 
 def refuse_impossible(config: Config, method: Method, stream: Sequence[Task]) -> None:
+    refuse_settings(config)
+    if not stream[0].test:
+        raise UserError(
+            "There are no test photos of the first task's classes, so nothing could be measured.",
+            "Move some photos to a test/ folder, or set some aside with --set data.holdout=0.2.",
+        )
+    if method.uses_memory:
+        ExemplarMemory(config.memory.budget).quota(stream[-1].num_classes)
+
+
+def refuse_settings(config: Config) -> None:
     data, train = config.data, config.train
     if not 0 < data.crop <= data.size:
         raise UserError(
@@ -44,10 +55,3 @@ def refuse_impossible(config: Config, method: Method, stream: Sequence[Task]) ->
             "'protocols' must hold one protocol, and further ones with different maps.",
             "Measure the saved model under other protocols with 'fdcnet evaluate'.",
         )
-    if not stream[0].test:
-        raise UserError(
-            "There are no test photos of the first task's classes, so nothing could be measured.",
-            "Move some photos to a test/ folder, or set some aside with --set data.holdout=0.2.",
-        )
-    if method.uses_memory:
-        ExemplarMemory(config.memory.budget).quota(stream[-1].num_classes)

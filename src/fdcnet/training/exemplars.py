@@ -34,12 +34,14 @@ def keep_exemplars(state: State, runtime: Runtime, task: Task, photos: PixelCach
 def labels_of(photos: PixelCache, task: Task) -> Tensor:
     """(N,)"""
     label_of = {name: task.first_label + i for i, name in enumerate(task.classes)}
-    return torch.tensor([label_of[record.label] for record in photos.records])
+    return torch.tensor([label_of[record.label] for record in photos.records], dtype=torch.int64)
 
 
 @torch.inference_mode()
 def pooled_features(state: State, runtime: Runtime, pixels: Tensor, layer: Layer) -> Tensor:
     """Mean features of the plain centre crop: (N, C)"""
+    if not len(pixels):
+        return torch.empty((0, 0))
     crop, network = state.config.data.crop, state.network.eval()
     start = (pixels.shape[1] - crop) // 2
     pooled = []

@@ -1,18 +1,21 @@
 """One task: the phases of a method over its new photos and the exemplars, then what is kept of them."""
 
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fdcnet.data.batches import Batches, balanced_indices, epoch_indices
+from fdcnet.data.batches import Batches, Key, balanced_indices, epoch_indices
 from fdcnet.data.cache import PixelCache
-from fdcnet.data.records import Task
+from fdcnet.data.records import Batch, Task
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import Method, Phase, State
 from fdcnet.training import optim
 from fdcnet.training.checkpoint import Checkpoint, Position
 from fdcnet.training.exemplars import keep_exemplars, labels_of
+from fdcnet.training.frozen import frozen_backbone, shared_views
 from fdcnet.training.imprint import imprint
 from fdcnet.training.loop import Epoch, run_phase
 from fdcnet.training.runtime import Runtime
@@ -40,6 +43,10 @@ class Photos:
     from_memory: Tensor  # (N,) bool
 
 
+EpochBatches = Callable[[list[Tensor], Key], Iterable[Batch]]
+"""Indices and a key -> one epoch"""
+
+
 def learn_task(
     state: State, method: Method, task: Task, new: PixelCache, runtime: Runtime, journal: Journal | None = None
 ) -> None:
@@ -47,18 +54,20 @@ def learn_task(
     journal = journal or Journal()
     seed_torch(state.config.seed, "grow", task.number)
     method.begin_task(state, task)
-    if state.config.train.imprint and task.num_old:
+    if state.config.train.imprint and task.num_old and task.classes:
         imprint(state, runtime, task, new)
     photos = with_memory(new.pixels, labels_of(new, task), state.memory)
 
-    checkpoint = journal.resume(task)
-    if checkpoint:
-        state.network.load_state_dict(checkpoint.network)
-    for index, phase in enumerate(method.phases(state, task)):
-        if checkpoint and index < checkpoint.position.phase:
-            continue
-        resumed = checkpoint if checkpoint and index == checkpoint.position.phase else None
-        _run_phase(state, task, index, phase, photos, runtime, journal, resumed)
+    epoch_batches = _epoch_batches(state, task, photos, runtime)
+    with frozen_backbone(state) if state.config.train.views else nullcontext():
+        checkpoint = journal.resume(task)
+        if checkpoint:
+            state.network.load_state_dict(checkpoint.network)
+        for index, phase in enumerate(method.phases(state, task)):
+            if checkpoint and index < checkpoint.position.phase:
+                continue
+            resumed = checkpoint if checkpoint and index == checkpoint.position.phase else None
+            _run_phase(state, task, index, phase, photos, epoch_batches, runtime, journal, resumed)
 
     method.end_task(state, task)
     state.classes.extend(task.classes)
@@ -67,17 +76,39 @@ def learn_task(
         keep_exemplars(state, runtime, task, new)
 
 
+def _epoch_batches(state: State, task: Task, photos: Photos, runtime: Runtime) -> EpochBatches:
+    """Fresh crops of the photos, or, where the backbone is frozen, the shared features of a few views of them."""
+    config, lineage = state.config, state.network.lineage
+    if config.train.views:
+        key = (config.seed, task.number, "views")
+        return shared_views(state, runtime, photos.pixels, photos.labels, photos.from_memory, key).batches
+    return lambda indices, key: Batches(
+        photos.pixels,
+        photos.labels,
+        photos.from_memory,
+        indices,
+        crop=config.data.crop,
+        augment=True,
+        zoom=config.data.zoom,
+        seed_key=key,
+        mean=lineage.mean,
+        std=lineage.std,
+        device=runtime.device,
+    )
+
+
 def _run_phase(
     state: State,
     task: Task,
     index: int,
     phase: Phase,
     photos: Photos,
+    epoch_batches: EpochBatches,
     runtime: Runtime,
     journal: Journal,
     resumed: Checkpoint | None,
 ) -> None:
-    config, lineage, listener = state.config, state.network.lineage, runtime.listener
+    config, listener = state.config, runtime.listener
     key = (config.seed, task.number, phase.name)
     optimizer = optim.make_optimizer(phase)
     if resumed:
@@ -88,20 +119,8 @@ def _run_phase(
             return balanced_indices(photos.labels, config.train.batch_size, (*key, epoch, "order"), drop_last=True)
         return epoch_indices(len(photos.labels), config.train.batch_size, (*key, epoch, "order"), drop_last=True)
 
-    def batches(epoch: int) -> Batches:
-        return Batches(
-            photos.pixels,
-            photos.labels,
-            photos.from_memory,
-            indices(epoch),
-            crop=config.data.crop,
-            augment=True,
-            zoom=config.data.zoom,
-            seed_key=(*key, epoch, "crop"),
-            mean=lineage.mean,
-            std=lineage.std,
-            device=runtime.device,
-        )
+    def batches(epoch: int) -> Iterable[Batch]:
+        return epoch_batches(indices(epoch), (*key, epoch, "crop"))
 
     def epoch_ended(epoch: Epoch) -> None:
         journal.epoch_ended(state, phase, Position(task.number, index, epoch.number), epoch, optimizer)

@@ -1,0 +1,245 @@
+"""The versions of a model: one writer at a time adds them, the file `current` names the one in use.
+
+    MODEL/current             the number of a version; replaced in one move
+    MODEL/versions/3/         a whole bundle, and learned.json: when, what was added, how well it did
+
+A bundle without `current` (as `fdcnet train` writes it) becomes version 1 when the next one is added.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from safetensors import SafetensorError
+
+from fdcnet.bundle import CURRENT, VERSIONS, current_number, has_bundle, read_description, write_bundle
+from fdcnet.errors import UserError
+from fdcnet.methods.base import State
+
+if sys.platform != "win32":
+    import fcntl
+
+LOCK = "lock"
+LEARNED = "learned.json"
+BUNDLE = ("fdcnet.json", "weights.safetensors", "memory", "held_out")  # what a bundle without versions consists of
+NEW = ".new"
+
+
+@dataclass(frozen=True)
+class Version:
+    """One state of a model. `path` is a bundle of its own: `load_bundle` and `Localizer.load` take it."""
+
+    number: int
+    path: Path
+    current: bool
+    parent: int | None
+    created: datetime
+    classes: tuple[str, ...]
+    num_tasks: int
+    added: tuple[str, ...]  # classes that came with this version
+    learned: Mapping[str, Any]  # the rest of learned.json; empty if `fdcnet train` made it
+
+    @property
+    def num_bytes(self) -> int:
+        files = (file for name in BUNDLE for file in (self.path / name, *(self.path / name).rglob("*")))
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def versions(path: Path) -> list[Version]:
+    """All that are kept, the oldest first. A model without versions is its own version 1."""
+    path = Path(path)
+    number = current_number(path)
+    if number is None:
+        return [_version(path, 1, True)] if has_bundle(path) else []
+    return [_version(path / VERSIONS / str(n), n, n == number) for n in _numbers(path)]
+
+
+def after_tasks(path: Path) -> dict[int, Version]:
+    """Task -> what the model knew after it, as far as the current version's ancestors are kept."""
+    found: dict[int, Version] = {}
+    for version in _line(path):
+        found.setdefault(version.num_tasks, version)
+    return dict(sorted(found.items()))
+
+
+def _line(path: Path) -> list[Version]:
+    """The current version, its parent, and so on, as far as they are kept."""
+    known = {version.number: version for version in versions(path)}
+    line = [version for version in known.values() if version.current]
+    while line and (parent := known.get(line[-1].parent or 0)):
+        line.append(parent)
+    return line
+
+
+def add_version(state: State, path: Path, learned: Mapping[str, Any], keep: int) -> Version:
+    """Write `state` as the newest version and make it the current one; all but `keep` earlier ones go."""
+    parent = current_number(path) or (1 if has_bundle(path) else None)
+    number = 1 + max([*_numbers(path), parent or 0])
+    beside = path / VERSIONS / f"{number}{NEW}"
+    try:
+        with _room_for(path):
+            if parent and current_number(path) is None:
+                _adopt(path)
+            write_bundle(state, beside)
+            facts = {"version": number, "parent": parent, "created": datetime.now(UTC).isoformat(timespec="seconds")}
+            _write(beside / LEARNED, json.dumps(facts | dict(learned), indent=1, ensure_ascii=False))
+            beside.rename(path / VERSIONS / str(number))
+            _point(path, number)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        if current_number(path) != number:
+            shutil.rmtree(path / VERSIONS / str(number), ignore_errors=True)
+        raise
+    _prune(path, keep)
+    return _version(path / VERSIONS / str(number), number, True)
+
+
+def rollback(path: Path, to: int | None = None) -> Version:
+    """Make an earlier version the current one: the parent, or number `to` (a later one, too, as long as it is kept)."""
+    path = Path(path)
+    if not has_bundle(path):
+        read_description(path)  # says what is wrong
+    with writing(path):
+        kept = {version.number: version for version in versions(path)}
+        here = next(version for version in kept.values() if version.current)
+        wanted = max((number for number in kept if number < here.number), default=0) if to is None else to
+        if to is None and here.parent in kept:
+            wanted = here.parent
+        if wanted not in kept:
+            numbers = ", ".join(map(str, kept))
+            problem = f"There is no version {to} of {path}." if to is not None else f"{path} has no earlier version."
+            raise UserError(problem, f"Kept are: {numbers} (now: {here.number}). 'fdcnet history {path}' shows them.")
+        if wanted != here.number:
+            with _room_for(path):
+                _point(path, wanted)
+        return kept[wanted]
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Only one writer at a time, in this process or any other; readers go on. The lock of a dead process is void."""
+    created = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = _lock(path)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}.", "Choose a folder that you may write to."
+        ) from error
+    try:
+        for leftover in (path / VERSIONS).glob(f"*{NEW}"):  # of a writer that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
+        yield
+    finally:
+        (path / LOCK).unlink(missing_ok=True)
+        file.close()
+        with contextlib.suppress(OSError):  # nothing came of it: leave nothing
+            for folder in (path / VERSIONS, *created):
+                if folder.exists():
+                    folder.rmdir()
+
+
+def _lock(path: Path) -> TextIO:
+    while True:
+        file = (path / LOCK).open("a+", encoding="utf-8")
+        try:
+            if sys.platform != "win32":
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if (path / LOCK).exists() and os.fstat(file.fileno()).st_ino == (path / LOCK).stat().st_ino:
+                break
+            file.close()  # its last holder has just removed it: take a new one
+        except BlockingIOError as error:
+            file.seek(0)
+            who = file.read().strip() or "another process"
+            file.close()
+            raise UserError(f"{path} is being changed by {who}.", "Wait until it is done, then try again.") from error
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    file.flush()
+    return file
+
+
+@contextlib.contextmanager
+def _room_for(path: Path) -> Iterator[None]:
+    """What goes wrong while writing, in words."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        problem = "The disk is full" if full else f"{path} cannot be written ({error})"
+        remedy = "Free some space" if full else "Check its permissions and the disk"
+        raise UserError(f"{problem}: the model is as it was.", f"{remedy}, then try again.") from error
+
+
+def _adopt(path: Path) -> None:
+    """The bundle that lies directly in the folder, as version 1. Until `current` is there, it is read as before."""
+    beside = path / VERSIONS / f"1{NEW}"
+    shutil.rmtree(path / VERSIONS, ignore_errors=True)
+    beside.mkdir(parents=True)
+    for name in BUNDLE:
+        if (path / name).is_dir():
+            shutil.copytree(path / name, beside / name)
+        elif (path / name).exists():
+            shutil.copy2(path / name, beside / name)
+    beside.rename(path / VERSIONS / "1")
+
+
+def _prune(path: Path, keep: int) -> None:
+    """Kept are the current version's ancestors, the nearest first, then what was left behind by going back."""
+    for name in BUNDLE:  # what `_adopt` has copied
+        shutil.rmtree(path / name, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            (path / name).unlink()
+    line = [version.number for version in _line(path)]
+    others = [number for number in reversed(_numbers(path)) if number not in line]
+    for number in [*line, *others][1 + keep :]:
+        shutil.rmtree(path / VERSIONS / str(number), ignore_errors=True)
+
+
+def _numbers(path: Path) -> list[int]:
+    folder = path / VERSIONS
+    return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()) if folder.is_dir() else []
+
+
+def _version(path: Path, number: int, current: bool) -> Version:
+    description = read_description(path)
+    learned = json.loads((path / LEARNED).read_text(encoding="utf-8")) if (path / LEARNED).is_file() else {}
+    classes = tuple(entry["name"] for entry in description["classes"])
+    changed = datetime.fromtimestamp((path / "fdcnet.json").stat().st_mtime, UTC)
+    return Version(
+        number=number,
+        path=path,
+        current=current,
+        parent=learned.get("parent"),
+        created=datetime.fromisoformat(learned["created"]) if learned else changed,
+        classes=classes,
+        num_tasks=len(description["task_sizes"]),
+        added=tuple(learned.get("added", classes)),
+        learned=learned,
+    )
+
+
+def _point(path: Path, number: int) -> None:
+    _write(path / (CURRENT + NEW), f"{number}\n")
+    (path / (CURRENT + NEW)).replace(path / CURRENT)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(file: Path, text: str) -> None:
+    with file.open("w", encoding="utf-8", errors="backslashreplace") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())

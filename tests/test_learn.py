@@ -1,0 +1,317 @@
+"""Teaching a saved model: what is added, kept, measured and refused, and that the old one survives everything."""
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from fdcnet import plan
+from fdcnet.bundle import load_bundle, save_bundle
+from fdcnet.config import Config
+from fdcnet.data.records import Dataset
+from fdcnet.data.synthetic import make_synthetic
+from fdcnet.errors import UserError
+from fdcnet.learn import Cancelled, LearnReport, after_tasks, learn, rollback, versions
+from fdcnet.models.network import new_network
+from fdcnet.training.learner import train
+from fdcnet.training.listener import Listener
+
+SMALL = ("data.size=40", "data.crop=32", "model.head_width=16", "train.batch_size=4")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """first/ has three classes, one/ and two/ one each; ten photos of every class."""
+    root = tmp_path_factory.mktemp("photos")
+    dataset = make_synthetic(root / "all", num_classes=5, train_per_class=10, test_per_class=2, size=40)
+    for number, name in enumerate(dataset.classes):
+        folder = root / ("first" if number < 3 else "one" if number == 3 else "two") / name
+        folder.mkdir(parents=True)
+        for record in dataset.train:
+            if record.label == name:
+                shutil.copy(record.path, folder)
+    return root
+
+
+@pytest.fixture(scope="module")
+def made(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("made") / "model"
+    teach(path, photos / "first")
+    return path
+
+
+@pytest.fixture
+def model(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "model"))
+
+
+def teach(path: Path, source: Path | Dataset, light: bool = True, **options: object) -> LearnReport:
+    new = not path.exists()
+    values: dict[str, object] = {"epochs": 2, "device": "cpu", "full": not light, "overrides": SMALL if new else ()}
+    values |= {"backbone": "tiny"} if new else {}
+    return learn(path, source, **(values | options))  # type: ignore[arg-type]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def refused(path: Path, source: Path | Dataset, **options: object) -> UserError:
+    """The error; and that nothing was changed by it."""
+    there, before = path.exists(), contents(path)
+    with pytest.raises(UserError) as error:
+        teach(path, source, **options)
+    assert path.exists() == there and contents(path) == before
+    return error.value
+
+
+# Learning
+
+
+def test_the_first_call_makes_a_model(model: Path) -> None:
+    state = load_bundle(model)
+    assert len(state.classes) == 3 and state.task_sizes == [3]
+    assert state.config.method == "baseline" and state.config.train.views == 3
+    assert len(state.memory) == 24  # eight of ten photos teach
+    assert state.held_out is not None and len(state.held_out) == 6
+    [version] = versions(model)
+    assert version.learned["new_after"]["num_photos"] == 6 and version.learned["old_before"] is None
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_one_new_class_is_added(model: Path, photos: Path, light: bool) -> None:
+    old = load_bundle(model)
+    report = teach(model, photos / "one", light=light)
+    new = load_bundle(model)
+    assert report.added == tuple(new.classes[3:]) and len(new.classes) == 4 and report.version == 2
+    assert report.light == light
+    assert new.task_sizes == [3, 1]
+    assert {label: len(names) for label, names in new.memory.names.items()} == {0: 8, 1: 8, 2: 8, 3: 8}
+    assert report.old_before and report.old_after and report.old_before.num_photos == report.old_after.num_photos == 6
+    assert report.new_after and report.new_after.num_photos == 2 and report.new_after.gt_known is None
+    same = all(map(torch.equal, old.network.backbone.state_dict().values(), new.network.backbone.state_dict().values()))
+    assert same == light
+
+
+def test_a_later_call_goes_on_as_the_first_one_began(model: Path, photos: Path) -> None:
+    learn(model, photos / "one", epochs=1, device="cpu")
+    learn(model, photos / "two", epochs=1, device="cpu")
+    state = load_bundle(model)
+    assert state.config.train.views == 3 and state.config.memory.budget == 20 * 5
+    assert {task: len(version.classes) for task, version in after_tasks(model).items()} == {1: 3, 2: 4, 3: 5}
+
+
+def test_a_model_that_learned_in_full_goes_on_in_full(photos: Path, tmp_path: Path) -> None:
+    teach(tmp_path / "model", photos / "first", light=False, epochs=1)
+    assert not learn(tmp_path / "model", photos / "one", epochs=1, device="cpu").light
+
+
+def test_the_memory_is_as_large_as_asked_for(model: Path, photos: Path) -> None:
+    teach(model, photos / "one", memory=3)
+    teach(model, photos / "two")
+    assert [len(names) for names in load_bundle(model).memory.names.values()] == [3] * 5
+
+
+def test_further_photos_of_a_known_class(model: Path, photos: Path, tmp_path: Path) -> None:
+    name = load_bundle(model).classes[1]
+    more = tmp_path / "more" / name
+    more.mkdir(parents=True)
+    for number, file in enumerate(sorted((photos / "one").rglob("*.*"))[:5]):
+        if file.is_file():
+            shutil.copy(file, more / f"more{number}{file.suffix}")
+    error = refused(model, tmp_path / "more")
+    assert name in error.problem and "--more" in error.remedy
+    report = teach(model, tmp_path / "more", more=True, holdout=0, memory=10)
+    state = load_bundle(model)
+    assert report.more == (name,) and report.added == () and len(state.classes) == 3
+    assert state.task_sizes == [3]
+    assert {label: len(names) for label, names in state.memory.names.items()} == {0: 8, 1: 10, 2: 8}
+    assert any(file.startswith("more") for file in state.memory.names[1])
+
+
+def test_known_and_new_classes_together(model: Path, photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos / "first", tmp_path / "both")
+    shutil.copytree(photos / "one", tmp_path / "both", dirs_exist_ok=True)
+    report = teach(model, tmp_path / "both", more=True)
+    assert len(report.more) == 3 and len(report.added) == 1
+    assert load_bundle(model).task_sizes == [3, 1]
+
+
+def test_a_model_of_train_can_learn_more(
+    small_dataset: Dataset, small_config: Callable[..., Config], photos: Path, tmp_path: Path
+) -> None:
+    train(small_config("finetune"), small_dataset, tmp_path / "run")
+    notes: list[str] = []
+    listener = Listener()
+    listener.note = notes.append  # type: ignore[method-assign]
+    report = learn(tmp_path / "run" / "model", photos / "two", epochs=1, device="cpu", listener=listener)
+    assert report.version == 2 and report.num_classes == 5 and report.old_after is None
+    assert any("kept no photos" in note for note in notes)
+    assert load_bundle(tmp_path / "run" / "model").config.method == "baseline"
+    rollback(tmp_path / "run" / "model")
+    assert len(load_bundle(tmp_path / "run" / "model").classes) == 4
+
+
+def test_names_of_all_kinds_from_a_list(photos: Path, tmp_path: Path) -> None:
+    files = sorted(file for file in (photos / "first").rglob("*") if file.is_file())
+    names = ["a/b", "Blåmes 蒼", "  spaced name ", "[bold]x[/]", "n" * 200]
+    rows = [f'{file},"{names[i % 5]}"' for i, file in enumerate(files)]
+    (tmp_path / "list.csv").write_text("path,label\n" + "\n".join(rows), encoding="utf-8")
+    teach(tmp_path / "model", tmp_path / "list.csv")
+    assert set(load_bundle(tmp_path / "model").classes) == {name.strip() for name in names}
+
+
+def test_boxes_of_test_photos_measure(tmp_path: Path) -> None:
+    dataset = make_synthetic(tmp_path / "photos", num_classes=2, train_per_class=6, test_per_class=2, size=40)
+    report = teach(tmp_path / "model", dataset)
+    assert report.new_after and report.new_after.num_photos == 4
+    assert report.new_after.gt_known is not None and report.new_after.top1_loc is not None
+    held_out = load_bundle(tmp_path / "model").held_out
+    assert held_out and all(record.boxes_xyxy for record in held_out.records)
+
+
+# Stopping
+
+
+class StopAt(Listener):
+    def __init__(self, step: int, stop: Callable[[], None]) -> None:
+        self.left, self.stop = step, stop
+
+    def step(self, num_images: int) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.stop()
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_lesson_leaves_the_old_model(model: Path, photos: Path, tmp_path: Path) -> None:
+    before = contents(model)
+    with pytest.raises(KeyboardInterrupt):
+        teach(model, photos / "one", listener=StopAt(3, interrupt))
+    assert contents(model) == before
+    with pytest.raises(KeyboardInterrupt):
+        teach(tmp_path / "new", photos / "first", listener=StopAt(3, interrupt))
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("kind", ["event", "function"])
+def test_a_cancelled_lesson_leaves_the_old_model(model: Path, photos: Path, kind: str) -> None:
+    before, event = contents(model), threading.Event()
+    cancel = event if kind == "event" else event.is_set
+    with pytest.raises(Cancelled):
+        teach(model, photos / "one", listener=StopAt(2, event.set), cancel=cancel)
+    assert contents(model) == before
+
+
+def test_another_thread_predicts_while_one_learns(model: Path, photos: Path) -> None:
+    state = load_bundle(model)
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    expected = state.network(images).scores
+    reports: list[LearnReport] = []
+    thread = threading.Thread(target=lambda: reports.append(teach(model, photos / "one", epochs=5)))
+    thread.start()
+    while thread.is_alive():
+        assert torch.equal(state.network(images).scores, expected)
+        assert len(load_bundle(model).classes) in (3, 4)
+    assert reports[0].version == 2
+
+
+# Refusals
+
+
+def test_one_class_is_too_few_to_begin_with(photos: Path, tmp_path: Path) -> None:
+    assert "one class only" in refused(tmp_path / "model", photos / "one").problem
+
+
+def test_no_photos(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "empty" / "wren").mkdir(parents=True)
+    assert "no photos" in refused(model, tmp_path / "empty").problem
+    assert "no file or folder" in refused(model, tmp_path / "nowhere").problem
+
+
+def test_two_photos(photos: Path, tmp_path: Path, model: Path) -> None:
+    (tmp_path / "few" / "wren").mkdir(parents=True)
+    for file in sorted(file for file in (photos / "one").rglob("*") if file.is_file())[:2]:
+        shutil.copy(file, tmp_path / "few" / "wren")
+    assert refused(model, tmp_path / "few").problem == "Class 'wren' has 2 photos to learn from."
+
+
+def test_unreadable_photos(photos: Path, tmp_path: Path, model: Path) -> None:
+    folder = tmp_path / "bad" / "wren"
+    folder.mkdir(parents=True)
+    for number in range(5):
+        (folder / f"{number}.jpg").write_bytes(b"no photo")
+    assert "can be read" in refused(model, tmp_path / "bad").problem
+    for number in range(2):
+        Image.new("RGB", (50, 40)).save(folder / f"{number}.jpg")
+    assert "has 2 photos" in refused(model, tmp_path / "bad", holdout=0).problem
+
+
+def test_impossible_names(photos: Path, tmp_path: Path, model: Path) -> None:
+    file = next(file for file in (photos / "one").rglob("*") if file.is_file())
+    for name, problem in (("n" * 300, "has 300 characters"), ("a\u0007b", "cannot be printed")):
+        (tmp_path / "list.csv").write_text(f'path,label\n{file},"{name}"\n', encoding="utf-8")
+        assert problem in refused(model, tmp_path / "list.csv").problem
+
+
+def test_impossible_settings(photos: Path, tmp_path: Path, model: Path) -> None:
+    for options, problem in (
+        ({"holdout": 1.0}, "holdout cannot be 1"),
+        ({"memory": 0}, "memory cannot be 0"),
+        ({"keep": -1}, "keep cannot be -1"),
+        ({"backbone": "tiny"}, "has a backbone already"),
+        ({"overrides": ["model.head_width=8"]}, "cannot change once a model is made"),
+        ({"overrides": ["data.size=48"]}, "cannot change once a model is made"),
+        ({"overrides": ["train.nonsense=1"]}, "no setting"),
+        ({"epochs": 0}, "train.base_epochs cannot be 0"),
+    ):
+        assert problem in refused(model, photos / "one", **options).problem
+    assert "no model" in refused(photos / "first", photos / "one").problem  # the two were swapped
+
+
+def test_a_newer_format(photos: Path, model: Path) -> None:
+    file = versions(model)[0].path / "fdcnet.json"
+    file.write_text(file.read_text(encoding="utf-8").replace('"format": 1', '"format": 9'), encoding="utf-8")
+    assert "newer fdcnet" in refused(model, photos / "one").problem
+
+
+# Defaults
+
+
+def test_few_photos_are_seen_more_often() -> None:
+    cpu = torch.device("cpu")
+    few = plan.settings_for(None, True, cpu, plan.Size(10, 240))
+    many = plan.settings_for(None, True, cpu, plan.Size(100, 4000))
+    assert few["train.base_epochs"] > many["train.base_epochs"] >= 8
+    full = plan.settings_for(None, False, cpu, plan.Size(100, 4000))
+    assert few["train.loc_warmup"] > 0 and "train.loc_warmup" not in full
+    assert few["train.views"] and not plan.settings_for(None, False, cpu, plan.Size(10, 240))["train.views"]
+
+
+def test_the_estimate_leaves_the_network_alone(small_config: Callable[..., Config], photos: Path, model: Path) -> None:
+    from fdcnet.training.runtime import Runtime
+
+    state = load_bundle(model)
+    before = {name: value.clone() for name, value in state.network.state_dict().items()}
+    assert plan.estimate(state, Runtime.of(state.config), 10) > 0
+    assert all(torch.equal(value, before[name]) for name, value in state.network.state_dict().items())
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in state.network.parameters())
+
+
+def test_a_network_that_starts_from_nothing_learns_in_full(photos: Path, tmp_path: Path) -> None:
+    report = learn(tmp_path / "m", photos / "first", backbone="tiny", epochs=1, device="cpu", overrides=SMALL)
+    assert not report.light
+
+
+def test_a_saved_copy_of_a_version_is_a_model(model: Path, tmp_path: Path) -> None:
+    state = load_bundle(versions(model)[0].path)
+    save_bundle(state, tmp_path / "copy")
+    assert load_bundle(tmp_path / "copy").classes == state.classes
+    assert new_network(state.config.model, 0).num_classes == 0

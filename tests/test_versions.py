@@ -1,0 +1,221 @@
+"""Versions of a model: adding, pruning, going back, one writer at a time, and what a kill or a full disk leaves."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fdcnet import versions as module
+from fdcnet.bundle import has_bundle, load_bundle, save_bundle
+from fdcnet.config import Config
+from fdcnet.data.cache import PixelCache
+from fdcnet.data.records import Record
+from fdcnet.errors import UserError
+from fdcnet.memory import ExemplarMemory
+from fdcnet.methods.base import State
+from fdcnet.models.network import new_network
+from fdcnet.versions import add_version, after_tasks, rollback, versions, writing
+
+
+@pytest.fixture
+def make(small_config: Callable[..., Config]) -> Callable[..., State]:
+    def state(*classes: str, task_sizes: tuple[int, ...] = ()) -> State:
+        config = small_config("baseline")
+        network = new_network(config.model, 7)
+        network.grow(len(classes))
+        memory = ExemplarMemory(9)
+        memory.add(0, torch.zeros((1, 40, 40, 3), dtype=torch.uint8), ["a.jpg"])
+        return State(config, network.eval(), memory, list(classes), list(task_sizes or (len(classes),)))
+
+    return state
+
+
+def add(state: State, path: Path, keep: int = 3, **facts: object) -> int:
+    with writing(path):
+        return add_version(state, path, facts, keep).number
+
+
+def numbers(path: Path) -> list[int]:
+    return [version.number for version in versions(path)]
+
+
+def classes(path: Path) -> list[str]:
+    return load_bundle(path).classes
+
+
+def test_the_newest_version_is_the_model(make: Callable[..., State], tmp_path: Path) -> None:
+    model = tmp_path / "new" / "model"
+    assert versions(model) == []
+    assert add(make("a", "b"), model, added=["a", "b"]) == 1
+    assert add(make("a", "b", "ü/[c]", task_sizes=(2, 1)), model, added=["ü/[c]"]) == 2
+    assert classes(model) == ["a", "b", "ü/[c]"]
+    first, second = versions(model)
+    assert (first.current, second.current) == (False, True)
+    assert (first.parent, second.parent) == (None, 1)
+    assert (first.added, second.added) == (("a", "b"), ("ü/[c]",))
+    assert classes(first.path) == ["a", "b"]
+    assert second.num_bytes > 1000
+    assert sorted(entry.name for entry in model.iterdir()) == ["current", "versions"]
+
+
+def test_only_so_many_earlier_ones_are_kept(make: Callable[..., State], tmp_path: Path) -> None:
+    for _ in range(4):
+        add(make("a", "b"), tmp_path / "model", keep=2)
+    assert numbers(tmp_path / "model") == [2, 3, 4]
+    add(make("a", "b"), tmp_path / "model", keep=0)
+    assert numbers(tmp_path / "model") == [5]
+
+
+def test_back_and_forward(make: Callable[..., State], tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    add(make("a", "b"), model)
+    add(make("a", "b", "c"), model)
+    assert rollback(model).number == 1
+    assert classes(model) == ["a", "b"]
+    with pytest.raises(UserError, match="no earlier version"):
+        rollback(model)
+    with pytest.raises(UserError, match="no version 7"):
+        rollback(model, 7)
+    assert rollback(model, 2).number == 2
+    assert classes(model) == ["a", "b", "c"]
+
+
+def test_ancestors_are_kept_before_what_was_left_behind(make: Callable[..., State], tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    add(make("a", "b"), model)
+    for _ in range(2):
+        add(make("a", "b", "c"), model)
+    rollback(model, 1)
+    add(make("a", "b", "d"), model, keep=2)
+    assert numbers(model) == [1, 3, 4]
+    add(make("a", "b", "d", "e"), model, keep=1)
+    assert numbers(model) == [4, 5]
+    assert rollback(model).number == 4
+    rollback(model, 5)
+    (model / "versions" / "4" / "learned.json").unlink()
+    assert rollback(model).number == 4
+
+
+def test_what_the_model_knew_after_each_task(make: Callable[..., State], tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    add(make("a", "b"), model)
+    add(make("a", "b", "wrong", task_sizes=(2, 1)), model)
+    rollback(model)
+    add(make("a", "b", "c", task_sizes=(2, 1)), model)
+    add(make("a", "b", "c", task_sizes=(2, 1)), model)  # more photos: no task of its own
+    assert {task: version.number for task, version in after_tasks(model).items()} == {1: 1, 2: 4}
+
+
+def test_a_bundle_without_versions_becomes_the_first(make: Callable[..., State], tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    save_bundle(make("a", "b"), model)
+    assert [(version.number, version.current) for version in versions(model)] == [(1, True)]
+    with pytest.raises(UserError, match="no earlier version"):
+        rollback(model)
+    assert classes(model) == ["a", "b"]
+    assert add(make("a", "b", "c"), model) == 2
+    assert sorted(entry.name for entry in model.iterdir()) == ["current", "versions"]
+    assert rollback(model).classes == ("a", "b")
+    assert classes(model) == ["a", "b"]
+
+
+def test_held_out_photos_come_back(make: Callable[..., State], tmp_path: Path) -> None:
+    state = make("a", "b")
+    records = (Record(Path("x.jpg"), "b", ((1.0, 2.0, 3.0, 4.5),)), Record(Path("y.jpg"), "a"))
+    pixels = torch.randint(0, 256, (2, 40, 40, 3), dtype=torch.uint8)
+    state.held_out = PixelCache(records, torch.tensor([[60, 50], [40, 30]]), pixels)
+    add(state, tmp_path / "model")
+    found = load_bundle(tmp_path / "model").held_out
+    assert found is not None
+    assert found.records == records
+    assert torch.equal(found.pixels, pixels) and torch.equal(found.sizes, state.held_out.sizes)
+    without = load_bundle(tmp_path / "model", memory=False)
+    assert without.held_out is None and len(without.memory) == 0
+
+
+@pytest.mark.parametrize("step", ["write_bundle", "_write", "_point"])
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_full_disk_leaves_the_model_as_it_was(
+    make: Callable[..., State], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, flat: bool
+) -> None:
+    model = tmp_path / "model"
+    if flat:
+        save_bundle(make("a", "b"), model)
+    else:
+        add(make("a", "b"), model)
+    before = {file: file.read_bytes() for file in model.rglob("*") if file.is_file()}
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, step, full)
+        with pytest.raises(UserError, match="disk is full"):
+            add(make("a", "b", "c"), model)
+    assert classes(model) == ["a", "b"]
+    assert all(file.read_bytes() == content for file, content in before.items())
+    assert not list(model.rglob("*.new"))
+    add(make("a", "b", "c"), model)
+    assert classes(model) == ["a", "b", "c"]
+
+
+def test_nothing_is_left_where_nothing_came_of_it(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), writing(tmp_path / "deep" / "model"):
+        _ = 1 / 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_writer_is_refused_even_in_another_thread(make: Callable[..., State], tmp_path: Path) -> None:
+    model, problems = tmp_path / "model", []
+    add(make("a", "b"), model)
+
+    def second() -> None:
+        try:
+            rollback(model)
+        except UserError as error:
+            problems.append(error.problem)
+
+    with writing(model):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+        assert classes(model) == ["a", "b"]  # readers go on
+    assert problems == [f"{model} is being changed by process {os.getpid()} on {os.uname().nodename}."]
+    with writing(model):
+        pass
+
+
+def test_the_lock_of_a_killed_process_is_void(make: Callable[..., State], tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    add(make("a", "b"), model)
+    code = (
+        "import os, sys, pathlib; from fdcnet.versions import writing\n"
+        "with writing(pathlib.Path(sys.argv[1])):\n"
+        "    (pathlib.Path(sys.argv[1]) / 'versions' / '2.new').mkdir(); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(model)], check=False).returncode == -9
+    assert (model / "lock").exists() and (model / "versions" / "2.new").exists()
+    assert add(make("a", "b", "c"), model) == 2
+    assert numbers(model) == [1, 2]
+
+
+def test_a_damaged_pointer_is_said_to_be_damaged(make: Callable[..., State], tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    add(make("a", "b"), model)
+    (model / "current").write_text("../../etc")
+    with pytest.raises(UserError, match="damaged"):
+        has_bundle(model)
+
+
+def test_what_was_learned_is_readable(make: Callable[..., State], tmp_path: Path) -> None:
+    add(make("a", "Bär"), tmp_path / "model", added=["Bär"], seconds=3.5)
+    learned = json.loads((tmp_path / "model" / "versions" / "1" / "learned.json").read_text(encoding="utf-8"))
+    assert learned.pop("created").endswith("+00:00")
+    assert learned == {"version": 1, "parent": None, "added": ["Bär"], "seconds": 3.5}
