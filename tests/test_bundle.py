@@ -60,6 +60,16 @@ def test_the_memory_comes_back_pixel_by_pixel_in_rank_order(state: State, tmp_pa
     assert memory.all_labels().tolist() == [0, 0, 0, 1, 2, 2]
 
 
+def test_settings_that_came_later_are_off_in_an_older_bundle(state: State, tmp_path: Path) -> None:
+    save_bundle(state, tmp_path / "model")
+    file = tmp_path / "model" / "fdcnet.json"
+    description = json.loads(file.read_text(encoding="utf-8"))
+    del description["config"]["model"]["sharing"]
+    description["config"]["model"]["common_foreground"] = False
+    file.write_text(json.dumps(description), encoding="utf-8")
+    assert load_bundle(tmp_path / "model").config.model.sharing == 0.0
+
+
 def test_an_empty_memory_comes_back_empty(state: State, tmp_path: Path) -> None:
     state.memory = ExemplarMemory(9)
     save_bundle(state, tmp_path / "model")

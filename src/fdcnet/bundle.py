@@ -66,7 +66,7 @@ def load_bundle(path: Path, memory: bool = True) -> State:
     """All that the next task needs, from the bundle alone. Without `memory` no photo is read: enough to predict."""
     path = _found(path)  # once: meanwhile another version may become the current one
     description = read_description(path)
-    config = from_dict(Config, description["config"])
+    config = from_dict(Config, _as_written(description["config"]))
     network = empty_network(
         config.model,
         description["lineage"],
@@ -93,6 +93,14 @@ def load_bundle(path: Path, memory: bool = True) -> State:
         task_sizes=description["task_sizes"],
         held_out=held_out,
     )
+
+
+def _as_written(config: dict[str, Any]) -> dict[str, Any]:
+    """Settings of an older bundle: what was not there yet was off, whatever its default is today."""
+    model = {"sharing": 0.0, "localizer_start": "random"} | config["model"]
+    if model.get("common_foreground") is False:  # there was such a setting for a while
+        del model["common_foreground"]
+    return config | {"model": model}
 
 
 def has_bundle(path: Path) -> bool:

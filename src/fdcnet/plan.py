@@ -31,8 +31,6 @@ COMMON: Mapping[str, Any] = {
 }
 LIGHT_MODEL: Mapping[str, Any] = {  # ours: results/tuning.md, light training
     "model.head_width": 256,
-    "model.sharing": 0.8,
-    "model.localizer_start": "zero",
     "train.loc_warmup": 0.6,
     "train.optim.lr": 0.002,
     "train.optim.head_factor": 5.0,
@@ -45,6 +43,8 @@ LIGHT: Mapping[str, Any] = {
     "train.batch_size": 16,
     "train.sampling": "balanced",
     "train.step_lr": 0.0005,  # at the rate of a first task, the first epoch undoes what was known
+    "weights.kd_cls": 5.0,
+    "weights.kd_feat_cls": 1.0,
     "weights.kd_feat_loc": 0.0,  # frozen features need no distillation
 }
 FULL: Mapping[str, Any] = {"train.views": 0, "train.batch_size": 32, "train.sampling": "balanced"}
