@@ -120,8 +120,11 @@ async function answer() {
   }
 }
 
+/** Whether the browser can show it; if so, in its own proportions before the answer comes. */
 async function isShown(image) {
-  return image.decode().then(() => true, () => false);
+  const shown = await image.decode().then(() => true, () => false);
+  if (shown) $("stage").style.setProperty("--aspect", image.naturalWidth / image.naturalHeight);
+  return shown;
 }
 
 function show(found) {
@@ -137,15 +140,22 @@ function show(found) {
         onchange: guarded(() => { looking.chosen = guess.class; return answer(); }) }),
       tag("span", {}, guess.class, " ", tag("small", {}, `task ${guess.task}`)),
       tag("span", { class: "score" }, percent(guess.score)),
-      tag("meter", { value: guess.score, "aria-hidden": "true" })));
+      bar(guess.score)));
   const focused = document.activeElement?.name === "guess";
   $("top").lastElementChild.replaceChildren(...guesses);
   if (focused) $("top").querySelector(":checked")?.focus();
   $("after-note").textContent = pastNote(found);
+  $("stage").style.setProperty("--aspect", found.width / found.height);
   $("photo").alt = `Your photo: ${found.class} is boxed`;
   paint(found.fine, found.side);
   drawBox();
   say(`${best.class}, ${percent(best.score)}`);
+}
+
+function bar(share) {
+  const element = tag("i", { "aria-hidden": "true" });
+  element.style.setProperty("--score", share); // a style attribute would need a weaker policy
+  return element;
 }
 
 function pastNote(found) {
@@ -325,7 +335,8 @@ function renew() {
     const missing = limits.fewest - card.files.length;
     let state = count(card.files.length, "photo");
     let fine = true;
-    if (!card.name) [state, fine] = [`${state}. It needs a name.`, false];
+    if (!card.name && !card.files.length) [state, fine] = ["Add a name, and photos.", false];
+    else if (!card.name) [state, fine] = [`${state}. It needs a name.`, false];
     else if (names.indexOf(card.name) !== names.lastIndexOf(card.name)) [state, fine] = [`${state}. Two classes have this name.`, false];
     else if (knows(card.name)) [state, fine] = [`${state}. The model knows this class: these will be added to it.`, card.files.length > 0];
     else if (missing > 0) [state, fine] = [`${state}: ${missing} more at least.`, false];
@@ -496,7 +507,7 @@ function showLosses(epochs) {
 }
 
 function outcome(lesson) {
-  const again = tag("button", { type: "button", class: "primary", onclick: backToCards },
+  const again = tag("button", { type: "button", class: "primary", onclick: () => { backToCards(); $("cards").querySelector("input").focus(); } },
     lesson.state === "done" ? "Teach it more" : "Back to the photos");
   if (lesson.state !== "done") return [tag("p", { class: "buttons" }, again)];
   const { report } = lesson;
@@ -534,14 +545,14 @@ function pictures(photos) {
 }
 
 function picture(photo, at) {
+  const stage = tag("div", { class: "stage" }, tag("img", { src: `api/lesson/photos/${at}?${Date.now()}`, alt: photo.class }));
+  stage.style.setProperty("--aspect", photo.width / photo.height);
   const boxes = [[photo.before, "was"], [photo.after, "found"]].filter(([answer]) => answer?.box);
   const word = (when, answer) => answer && tag("span", {}, `${when} `,
     tag("b", { class: answer.class === photo.class ? "right" : "wrong" }, answer.class), ` ${percent(answer.score)}`, tag("br"));
-  return tag("figure", {},
-    tag("div", { class: "stage" }, tag("img", { src: `api/lesson/photos/${at}?${Date.now()}`, alt: photo.class }),
-      shape("svg", { viewBox: `0 0 ${photo.width} ${photo.height}`, "aria-hidden": "true" },
-        boxes.flatMap(([answer, kind]) => [rectangle(answer.box, "shade"), rectangle(answer.box, kind)]))),
-    tag("figcaption", {}, word("now", photo.after), word("before", photo.before)));
+  stage.append(shape("svg", { viewBox: `0 0 ${photo.width} ${photo.height}`, "aria-hidden": "true" },
+    boxes.flatMap(([answer, kind]) => [rectangle(answer.box, "shade"), rectangle(answer.box, kind)])));
+  return tag("figure", {}, stage, tag("figcaption", {}, word("now", photo.after), word("before", photo.before)));
 }
 
 function backToCards() {
@@ -549,7 +560,6 @@ function backToCards() {
   $("lesson-form").hidden = false;
   if (!cards.length) addCard("", []);
   renew();
-  $("cards").querySelector("input")?.focus();
 }
 
 /* ---- report ---- */
@@ -558,10 +568,10 @@ async function showReport() {
   const versions = model.version ? await ask("api/history") : [];
   const rows = versions.map((version) => [
     `${version.version}${version.current ? " · in use" : ""}`,
-    new Date(version.created).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }),
+    { words: new Date(version.created).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) },
     { words: [...version.added, ...version.more.map((name) => `more of ${name}`)].join(", ") },
     version.num_classes,
-    `${number(version.old_before?.top1_cls)} → ${number(version.old_after?.top1_cls)}`,
+    version.old_after ? `${number(version.old_before?.top1_cls)} → ${number(version.old_after.top1_cls)}` : "–",
     number(version.new_after?.top1_cls),
     megabytes(version.bytes),
     version.current ? "" : tag("button", { type: "button", onclick: guarded(async () => {
@@ -571,7 +581,7 @@ async function showReport() {
       say(`Version ${version.version} is in use.`);
     }) }, "Use this one"),
   ]);
-  const heads = ["version", "when", "added", "classes", "old classes", "new ones", "size", ""];
+  const heads = ["version", { words: "when" }, { words: "added" }, "classes", "old classes", "new ones", "size", ""];
   $("history").replaceChildren(...(rows.length
     ? [table("Class right, percent of held-out photos: old classes before and after, and those that were added", heads, rows), ...accuracyChart(versions)]
     : [tag("p", { class: "note" }, "Nothing so far.")]));
@@ -594,14 +604,17 @@ function accuracyChart(versions) {
     chart([old, fresh], { label: "Class right after each task", width: 440, height: 200, top: 100, dots: true }))];
 }
 
+/** A cell {words} is left-aligned and wraps. */
 function table(caption, heads, rows) {
   const cell = (value, i) => {
     if (i === 0) return tag("th", { scope: "row" }, value);
-    return value?.words !== undefined ? tag("td", { class: "words" }, value.words) : tag("td", {}, value);
+    const words = value?.words !== undefined;
+    return tag("td", { class: words ? "words" : null, "data-head": heads[i].words ?? heads[i] }, words ? value.words : value);
   };
-  return tag("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, tag("table", {}, tag("caption", {}, caption),
-    tag("thead", {}, tag("tr", {}, heads.map((head) => tag("th", { scope: "col" }, head)))),
-    tag("tbody", {}, rows.map((row) => tag("tr", {}, row.map(cell))))));
+  const head = (name) => tag("th", { scope: "col", class: name.words ? "words" : null }, name.words ?? name);
+  return tag("div", {}, tag("p", { class: "caption" }, caption), tag("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    tag("table", { class: heads.length > 5 ? "stack" : null }, tag("thead", {}, tag("tr", {}, heads.map(head))),
+      tag("tbody", {}, rows.map((row) => tag("tr", {}, row.map(cell)))))));
 }
 
 function chart(series, { label, width, height, top = null, dots = false }) {
