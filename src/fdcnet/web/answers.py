@@ -108,7 +108,7 @@ class Lesson(_Answer):
     seconds: float = 0.0
     seconds_left: float | None = None
     notes: list[str] = []
-    epochs: list[dict[str, Any]] = Field(default=[], description="phase and losses of each epoch so far.")
+    epochs: list[dict[str, Any]] = Field(default=[], description="Of each one so far: phase, epoch, epochs, losses.")
     photos: list[dict[str, Any]] = Field(
         default=[], description="Before and after; /api/lesson/photos/N is the picture."
     )

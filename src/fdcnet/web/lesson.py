@@ -38,6 +38,7 @@ class Lesson(Listener):
         self._epochs: list[dict[str, Any]] = []
         self._begun = self._phase_begun = time.monotonic()
         self._doing, self._done, self._total = "getting ready", 0, 0
+        self._phase, self._planned = "", 0
         self._seconds: float | None = None
         self._end: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -76,7 +77,7 @@ class Lesson(Listener):
         self._at("learning", 0, 0)
 
     def phase_started(self, name: str, first_epoch: int, epochs: int, num_images: int) -> None:
-        self._phase_begun = time.monotonic()
+        self._phase_begun, self._phase, self._planned = time.monotonic(), name, epochs
         self._at("learning" if name == "main" else f"learning ({name})", 0, epochs * num_images)
 
     def step(self, num_images: int) -> None:
@@ -85,7 +86,8 @@ class Lesson(Listener):
 
     def epoch_ended(self, epoch: Epoch) -> None:
         with self._lock:
-            self._epochs.append({"phase": self._doing, "losses": epoch.losses})
+            facts = {"phase": self._phase, "epoch": epoch.number, "epochs": self._planned, "losses": epoch.losses}
+            self._epochs.append(facts)
 
     def phase_ended(self) -> None:
         self._at("measuring", 0, 0)

@@ -3,7 +3,7 @@
 /* ---- small tools ---- */
 
 const $ = (id) => document.getElementById(id);
-const percent = (share) => `${Math.round(100 * share)} %`;
+const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
 const count = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
 const megabytes = (bytes) => `${Math.max(1, Math.round(bytes / 2 ** 20))} MB`;
 const later = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
@@ -81,7 +81,7 @@ async function lookAt(file) {
     throw new Problem(`That photo has ${megabytes(file.size)}; up to ${megabytes(model.limits.photo_bytes)} are taken.`);
   }
   allWell();
-  location.hash = "#look";
+  if (location.hash !== "#look") location.hash = "#look";
   URL.revokeObjectURL($("photo").src);
   Object.assign(looking, { file, answers: new Map(), answer: null, chosen: null });
   clearOverlay();
@@ -465,7 +465,7 @@ function showLesson(lesson) {
     learning: `Learning ${what}`, done: `It has learned ${what}`, failed: "It did not learn", cancelled: "Cancelled",
   }[lesson.state];
   $("lesson-line").textContent = going ? goingLine(lesson) : {
-    done: `${inWords(lesson.seconds)}. The new version is in use.`, cancelled: "The model is as it was.",
+    done: `In ${inWords(lesson.seconds)}. The new version is in use.`, cancelled: "The model is as it was.",
     failed: `${lesson.problem ?? ""} ${lesson.remedy ?? ""}`,
   }[lesson.state];
   $("lesson-line").classList.toggle("wrong", lesson.state === "failed");
@@ -492,18 +492,24 @@ function meanwhile(lesson) {
   return tag("p", { class: "note" }, `You can look at photos meanwhile: the old version answers until the new one is complete.${left}`);
 }
 
+const LOSSES = {
+  cls: "naming the photo", cls_fg: "naming by the mask", bas: "nothing left outside the mask", area: "small mask",
+  kd_cls: "old names kept", kd_loc: "old masks kept", kd_feat_cls: "old features kept", kd_feat_loc: "old features kept",
+};
+
 function showLosses(epochs) {
-  const lines = new Map();
-  for (const { phase, losses } of epochs) {
+  const lines = new Map(); // by phase and name
+  for (const { phase, epoch, epochs: last, losses } of epochs) {
     for (const [name, value] of Object.entries(losses)) {
-      const key = phase === "learning" ? name : `${name}, ${phase.replace(/^learning /, "")}`;
-      lines.set(key, [...(lines.get(key) ?? []), value]);
+      const key = `${phase} ${name}`;
+      if (!lines.has(key)) lines.set(key, { name, last, points: [] });
+      lines.get(key).points.push([epoch, value]);
     }
   }
   $("lesson-curves").hidden = !lines.size;
-  $("lesson-curves").lastElementChild.replaceChildren(...[...lines].map(([name, values]) =>
-    tag("figure", {}, tag("figcaption", {}, name, tag("small", {}, values.at(-1).toPrecision(3))),
-      chart([values.map((value, i) => [i + 1, value])], { label: `Loss ${name}`, width: 240, height: 110 }))));
+  $("lesson-curves").lastElementChild.replaceChildren(...[...lines.values()].map(({ name, last, points }) =>
+    tag("figure", {}, tag("figcaption", {}, LOSSES[name] ?? name, tag("small", {}, LOSSES[name] ? name : "")),
+      chart([points], { label: `${LOSSES[name] ?? name}: ${points.at(-1)[1].toPrecision(3)} now`, width: 240, height: 110, last }))));
 }
 
 function outcome(lesson) {
@@ -528,8 +534,10 @@ function accuracies(report) {
   const rows = [["Old classes, before", report.old_before], ["Old classes, now", report.old_after], ["New photos", report.new_after]];
   const shown = rows.filter(([, accuracy]) => accuracy);
   if (!shown.length) return tag("p", { class: "note" }, "Too few photos to hold some back, so nothing was measured: with ten of a class, two would measure.");
-  return table("Percent right, of photos that it never learned from", ["", "class", "box", "both", "photos"], shown.map(([name, accuracy]) =>
-    [name, ...["top1_cls", "gt_known", "top1_loc"].map((key) => number(accuracy[key])), accuracy.num_photos]));
+  const parts = [["class", "top1_cls"], ["box", "gt_known"], ["both", "top1_loc"]];
+  const known = parts.filter(([, key]) => shown.some(([, accuracy]) => accuracy[key] !== null)); // boxes: if the true ones are known
+  return table("Percent right, of photos that it never learned from", ["", ...known.map(([name]) => name), "photos"],
+    shown.map(([name, accuracy]) => [name, ...known.map(([, key]) => number(accuracy[key])), accuracy.num_photos]));
 }
 const number = (value) => (value === null || value === undefined ? "–" : value.toFixed(0));
 
@@ -568,8 +576,8 @@ async function showReport() {
   const versions = model.version ? await ask("api/history") : [];
   const rows = versions.map((version) => [
     `${version.version}${version.current ? " · in use" : ""}`,
-    { words: new Date(version.created).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) },
-    { words: [...version.added, ...version.more.map((name) => `more of ${name}`)].join(", ") },
+    new Date(version.created).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }),
+    [...version.added, ...version.more.map((name) => `more of ${name}`)].join(", "),
     version.num_classes,
     version.old_after ? `${number(version.old_before?.top1_cls)} → ${number(version.old_after.top1_cls)}` : "–",
     number(version.new_after?.top1_cls),
@@ -581,7 +589,7 @@ async function showReport() {
       say(`Version ${version.version} is in use.`);
     }) }, "Use this one"),
   ]);
-  const heads = ["version", { words: "when" }, { words: "added" }, "classes", "old classes", "new ones", "size", ""];
+  const heads = ["version", "when.date", "added.words", "classes", "old classes", "new ones", "size", ""];
   $("history").replaceChildren(...(rows.length
     ? [table("Class right, percent of held-out photos: old classes before and after, and those that were added", heads, rows), ...accuracyChart(versions)]
     : [tag("p", { class: "note" }, "Nothing so far.")]));
@@ -604,24 +612,21 @@ function accuracyChart(versions) {
     chart([old, fresh], { label: "Class right after each task", width: 440, height: 200, top: 100, dots: true }))];
 }
 
-/** A cell {words} is left-aligned and wraps. */
-function table(caption, heads, rows) {
-  const cell = (value, i) => {
-    if (i === 0) return tag("th", { scope: "row" }, value);
-    const words = value?.words !== undefined;
-    return tag("td", { class: words ? "words" : null, "data-head": heads[i].words ?? heads[i] }, words ? value.words : value);
-  };
-  const head = (name) => tag("th", { scope: "col", class: name.words ? "words" : null }, name.words ?? name);
+/** A column "added.words" has the class words. */
+function table(caption, columns, rows) {
+  const heads = columns.map((column) => column.split("."));
+  const cell = (value, i) => (i ? tag("td", { class: heads[i][1] ?? null, "data-head": heads[i][0] }, value) : tag("th", { scope: "row" }, value));
+  const head = ([name, kind]) => tag("th", { scope: "col", class: kind ?? null }, name);
   return tag("div", {}, tag("p", { class: "caption" }, caption), tag("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
     tag("table", { class: heads.length > 5 ? "stack" : null }, tag("thead", {}, tag("tr", {}, heads.map(head))),
       tag("tbody", {}, rows.map((row) => tag("tr", {}, row.map(cell)))))));
 }
 
-function chart(series, { label, width, height, top = null, dots = false }) {
+function chart(series, { label, width, height, top = null, last = null, dots = false }) {
   const all = series.flat();
   const high = top ?? Math.max(...all.map(([, y]) => y), 1e-9);
   const low = Math.min(0, ...all.map(([, y]) => y));
-  const [from, to] = [Math.min(...all.map(([x]) => x)), Math.max(...all.map(([x]) => x))];
+  const [from, to] = [Math.min(...all.map(([x]) => x)), last ?? Math.max(...all.map(([x]) => x))];
   const left = 34, bottom = height - 18;
   const px = (x) => (to > from ? left + ((x - from) / (to - from)) * (width - left - 6) : left + 4).toFixed(1);
   const py = (y) => (bottom - ((y - low) / (high - low)) * (bottom - 8)).toFixed(1);
@@ -645,11 +650,14 @@ function turnTo() {
   for (const link of document.querySelectorAll("nav a")) {
     const here = link.hash === `#${wanted}`;
     here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
-    $(link.hash.slice(1)).hidden = !here;
+    $(`part-${link.hash.slice(1)}`).hidden = !here;
   }
   allWell();
   if (wanted === "teach" && !cards.length && $("lesson").hidden) backToCards();
-  if (wanted === "report") return readModel().then(showReport);
+  if (wanted === "report") {
+    $("history").replaceChildren(); // what it showed last time may no longer be so
+    return readModel().then(showReport);
+  }
 }
 
 async function takeDrop(transfer) {
@@ -708,5 +716,6 @@ guarded(async () => {
   await turnTo();
   if (model.version === 0 && !location.hash) location.hash = "#teach";
   const lesson = await ask("api/lesson");
-  if (lesson.state === "learning") { showLesson(lesson); follow(); }
+  if (lesson.state === "learning" || (lesson.state === "done" && lesson.report.version === model.version)) showLesson(lesson);
+  if (lesson.state === "learning") follow();
 })();
