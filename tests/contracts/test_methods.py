@@ -46,9 +46,9 @@ def test_a_run_is_recorded_and_its_model_loads_again(
     second = json.loads((tmp_path / "run" / "results-topk-mean.json").read_text())
     assert second["protocol"]["map"] == "topk-mean"
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    main = [line for line in lines if line["phase"] == "main" and line["task"] == num_tasks]
-    assert [line["epoch"] for line in main] == [1, 2]
-    assert {"cls", "cls_fg", "bas", "area"} <= main[0]["losses"].keys()
+    learned = [line for line in lines if line["phase"] != "drift" and line["task"] == num_tasks]
+    assert len(learned) == 2  # in one phase or two: as many epochs for every method
+    assert {"cls", "cls_fg", "bas", "area"} <= learned[0]["losses"].keys()
 
     state = load_bundle(tmp_path / "run" / "model")
     assert state.classes == list(small_dataset.classes)

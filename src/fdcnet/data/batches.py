@@ -43,14 +43,22 @@ def balanced_indices(labels: Tensor, batch_size: int, seed_key: Key, drop_last: 
 
 
 def paired_indices(
-    num_first: int, num_second: int, batch_size: int, seed_key: Key, drop_last: bool
+    num_first: int, num_second: int, batch_size: int, seed_key: Key, drop_last: bool, length: int = 0
 ) -> list[tuple[Tensor, Tensor]]:
-    """A batch of each set per step: one pass over the larger set, while the smaller one starts over, newly shuffled."""
+    """A batch of each set per step, `length` photos of each in all (0: one pass over the larger set).
+
+    A set that comes to its end starts over, newly shuffled.
+    """
     assert min(num_first, num_second) > 0, "both sets need photos"
-    length = max(num_first, num_second)
+    length = length or max(num_first, num_second)
     first = _split(_cycled(num_first, length, rng(*seed_key, "first")), batch_size, drop_last)
     second = _split(_cycled(num_second, length, rng(*seed_key, "second")), batch_size, drop_last)
     return list(zip(first, second, strict=True))
+
+
+def cycled_indices(num: int, length: int, batch_size: int, seed_key: Key, drop_last: bool) -> list[Tensor]:
+    """`length` photos out of `num`: whole shuffled passes, and a part of one at the end."""
+    return _split(_cycled(num, length, rng(*seed_key)), batch_size, drop_last)
 
 
 def _cycled(num: int, length: int, generator: np.random.Generator) -> np.ndarray:

@@ -49,5 +49,10 @@ def refuse_impossible(config: Config, method: Method, stream: Sequence[Task]) ->
             "There are no test photos of the first task's classes, so nothing could be measured.",
             "Move some photos to a test/ folder, or set some aside with --set data.holdout=0.2.",
         )
+    if method.classifier not in (None, config.model.classifier):
+        raise UserError(
+            f"{method.name} needs a {method.classifier} classifier, not a {config.model.classifier} one.",
+            f"Set model.classifier={method.classifier}, as its recipes do.",
+        )
     if method.uses_memory:
         ExemplarMemory(config.memory.budget).quota(stream[-1].num_classes)
