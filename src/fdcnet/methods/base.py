@@ -36,7 +36,7 @@ class State:
 
 
 DataKind = Literal["new+memory", "balanced", "paired", "exemplars"]
-"""new+memory: each photo once an epoch. balanced: all classes equally often. exemplars: the memory and as many photos of
+"""new+memory: each photo once. balanced: all classes equally often. exemplars: the memory and as many photos of
 each new class. paired: half of each batch new photos, half exemplars. All are epochs of the same number of photos."""
 
 
