@@ -23,6 +23,7 @@ METRICS = {
     "gt_known_best": "GT-known at best threshold",
     "best_threshold": "Best threshold",
 }
+METRICS_OF = {name: metric for metric, name in METRICS.items()}
 BRIEF = ("top1_loc", "top5_loc", "gt_known", "top1_cls")  # what fits a terminal
 SPLIT = ("top1_loc", "gt_known")  # the metrics that are also shown for old and new classes apart
 MISSING = "–"
@@ -106,6 +107,21 @@ def summary_table(runs: Mapping[str, Results]) -> Table:
             if metric in SPLIT:
                 row += [*old_and_new(results, metric), measured(results.get("forgetting"), metric)]
         rows.append(tuple(row))
+    return Table(tuple(columns), tuple(rows)).without_empty_columns()
+
+
+def comparison_table(runs: Mapping[str, Results]) -> Table:
+    """One row per run: what papers print, and how much was forgotten."""
+    metrics = ("top1_loc", "top5_loc", "gt_known", "top1_cls")
+    columns = [("Method", "")]
+    for metric in metrics:
+        columns += [
+            (METRICS[metric], part) for part in ("average", "last", *(["forgetting"] if metric in SPLIT else []))
+        ]
+    rows: list[tuple[Cell, ...]] = []
+    for label, results in runs.items():
+        parts = [(results.get(part), METRICS_OF[name]) for name, part in columns[1:]]
+        rows.append((label, *(measured(values, metric) for values, metric in parts)))
     return Table(tuple(columns), tuple(rows)).without_empty_columns()
 
 
