@@ -8,7 +8,7 @@ import typer
 from fdcnet.cli.console import console
 from fdcnet.report.compare import compare as open_comparable
 from fdcnet.report.compare import named_results, write_comparison
-from fdcnet.report.tables import comparison_table, to_rich
+from fdcnet.report.tables import comparison_table, narrow, to_rich
 
 
 def compare(
@@ -28,5 +28,5 @@ def compare(
     """
     shown = open_comparable(runs, map_)
     page = write_comparison(shown, out, title)
-    console.print(to_rich(comparison_table(named_results(shown))))
+    console.print(to_rich(narrow(comparison_table(named_results(shown)))))
     console.print(f"Comparison: {page}", markup=False)

@@ -111,7 +111,9 @@ def standalone(chart: Markup) -> str:
     """The chart as a file of its own, on white."""
     ground = tag("rect", width="100%", height="100%", fill="#fff")
     opening, rest = chart.split(">", 1)
-    return f'{opening} xmlns="http://www.w3.org/2000/svg">{tag("style", Markup(STANDALONE))}{ground}{rest}\n'
+    width, height = opening.partition('viewBox="0 0 ')[2].split('"')[0].split()
+    outside = f'xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+    return f"{opening} {outside}>{tag('style', Markup(STANDALONE))}{ground}{rest}\n"
 
 
 def swatch(style: int) -> Markup:

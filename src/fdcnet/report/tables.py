@@ -125,6 +125,11 @@ def comparison_table(runs: Mapping[str, Results]) -> Table:
     return Table(tuple(columns), tuple(rows)).without_empty_columns()
 
 
+def narrow(table: Table) -> Table:
+    """The columns of a comparison that fit a terminal."""
+    return table.select([i for i, (name, _) in enumerate(table.columns) if METRICS_OF.get(name) in (None, *SPLIT)])
+
+
 def measured(values: Mapping[str, Any] | None, metric: str) -> float | None:
     """A number, or None where there is none (no boxes, a metric that was not asked for)."""
     value = (values or {}).get(metric)
