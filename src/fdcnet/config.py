@@ -66,6 +66,10 @@ class ModelConfig:
     """ReLU after the class map; without it, negative scores count as none inside the suppression ratio only."""
     common_foreground: bool = False
     """A localizer row is one common foreground row plus the class's own difference: new classes start with a mask."""
+    sharing: float = 0.0
+    """How far each localizer row is drawn to the mean of all rows: 0, each on its own (BAS), to 1, one for all."""
+    localizer_start: Literal["random", "zero"] = "random"  # BAS: random
+    """The localizer rows of the first task. What is random in them stays: photos of one class move few directions."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,8 @@ class TrainConfig:
 
     base_epochs: int = 50  # paper, CUB-200, MobileNetV1
     step_epochs: int = 150  # paper, CUB-200, MobileNetV1
+    step_lr: float = 0.0
+    """Rate of later tasks, for `optim.lr`; 0: the same as the first task's."""
     batch_size: int = 64  # the paper's public code; BAS, CUB: 32
     label_smoothing: float = 0.0
     """Of the classification loss alone."""
@@ -249,10 +255,12 @@ class Protocol:
     """`crop`: the centre crop, true boxes clipped to it (the papers). `image`: the whole photo."""
     inclusive_pixels: bool = True
     """Widths count both border pixels, as in the papers' scripts."""
+    compensated: bool = True
+    """With what a method adds to the network's own outputs for old classes; false: the network alone."""
 
     @property
     def name(self) -> str:
-        return self.map
+        return self.map if self.compensated else f"{self.map}-plain"
 
 
 @dataclass(frozen=True)

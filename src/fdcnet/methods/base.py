@@ -1,7 +1,7 @@
 """What a method is: the phases of a task and their named losses. The base class is naive fine-tuning of BAS."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -78,6 +78,7 @@ class Method:
 
     def phases(self, state: State, task: Task) -> list[Phase]:
         train = state.config.train
+        rate = train.step_lr if task.num_old and train.step_lr else train.optim.lr
         return [
             Phase(
                 name="main",
@@ -85,7 +86,7 @@ class Method:
                 parameters=dict(state.network.named_parameters()),
                 losses=lambda batch: self.losses(state, state.network(batch.images, batch.labels), batch),
                 training=(state.network,),
-                optim=train.optim,
+                optim=replace(train.optim, lr=rate),
                 is_head=state.network.is_head,
                 warmup=dict.fromkeys(("cls_fg", "bas", "area"), 0.0 if task.num_old else train.loc_warmup),
                 data="balanced" if train.sampling == "balanced" and task.num_old else "new+memory",
@@ -98,8 +99,11 @@ class Method:
     def end_task(self, state: State, task: Task) -> None:
         state.previous, state.scaffold = None, nn.ModuleDict()
 
-    def outputs(self, state: State, images: Tensor, maps: bool = True) -> Outputs:
-        """What the finished model says about images, for all classes so far; without `maps` no localization."""
+    def outputs(self, state: State, images: Tensor, maps: bool = True, compensated: bool = True) -> Outputs:
+        """What the finished model says about images, for all classes so far; without `maps` no localization.
+
+        Not `compensated`: the network alone, without what the method adds to it.
+        """
         return state.network(images, maps=maps)
 
 

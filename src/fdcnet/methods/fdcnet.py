@@ -59,6 +59,7 @@ class FDCNet(Baseline):
             losses["dc_loc"] = config.dc_loc * drift.drift_maps(now.loc_map[:, :num_old], loc_target)
         return losses
 
-    def outputs(self, state: State, images: Tensor, maps: bool = True) -> Outputs:
+    def outputs(self, state: State, images: Tensor, maps: bool = True, compensated: bool = True) -> Outputs:
         """Equation 11"""
-        return state.network.compensated(state.network(images, maps=maps))
+        plain = state.network(images, maps=maps)
+        return state.network.compensated(plain) if compensated else plain

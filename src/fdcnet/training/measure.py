@@ -33,27 +33,33 @@ def measure(
     keep: Sequence[int] = (),
 ) -> list[Table]:
     """One table per protocol; the maps of the rows in `keep` stay with them."""
-    return evaluate(
-        forward_of(state, method, runtime),
-        photos.gather,
-        targets_of(photos, state.classes),
-        protocols,
-        crop=state.config.data.crop,
-        batch_size=state.config.train.batch_size,
-        sweep=sweep,
-        keep=keep,
-        progress=lambda done, total: runtime.listener.progress("measuring", done, total),
-    )
+    targets = targets_of(photos, state.classes)
+    tables: dict[Protocol, Table] = {}
+    for compensated in dict.fromkeys(protocol.compensated for protocol in protocols):
+        alike = [protocol for protocol in protocols if protocol.compensated == compensated]
+        found = evaluate(
+            forward_of(state, method, runtime, compensated),
+            photos.gather,
+            targets,
+            alike,
+            crop=state.config.data.crop,
+            batch_size=state.config.train.batch_size,
+            sweep=sweep,
+            keep=keep,
+            progress=lambda done, total: runtime.listener.progress("measuring", done, total),
+        )
+        tables |= dict(zip(alike, found, strict=True))
+    return [tables[protocol] for protocol in protocols]
 
 
-def forward_of(state: State, method: Method, runtime: Runtime) -> Forward:
+def forward_of(state: State, method: Method, runtime: Runtime, compensated: bool = True) -> Forward:
     lineage = state.network.lineage
 
     @torch.inference_mode()
     def forward(crops: Tensor, want_maps: bool) -> tuple[Tensor, Tensor | None]:
         images = normalise(crops.to(runtime.device), lineage.mean, lineage.std)
         with runtime.autocast:
-            outputs = method.outputs(state, images, want_maps)
+            outputs = method.outputs(state, images, want_maps, compensated)
         return outputs.scores, outputs.masks if want_maps else None
 
     return forward
