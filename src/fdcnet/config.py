@@ -186,10 +186,10 @@ class RebalancingConfig:
 class CCILConfig:
     """CCIL."""
 
-    kd: float = 100.0  # CCIL's code, ImageNet-100: 10 times 10
-    """Weight of distillation, divided by the number of old classes, as the authors' mean over classes is."""
+    kd: float = 1.0  # CCIL's code: 100 (ImageNet-100), of a mean over old classes too; of 100 classes, this
+    """Weight of distillation."""
     power: float = 0.66  # CCIL's code
-    """That weight grows as this power of all classes over new ones."""
+    """It is multiplied by this power of all classes over new ones."""
     temperature: float = 2.0  # CCIL
     """Of the class probabilities that are distilled."""
 

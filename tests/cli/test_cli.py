@@ -271,6 +271,7 @@ VERBS = {
     ("train",): "Learn a stream of tasks from photos with image labels",
     ("evaluate",): "Measure a saved model on test photos with boxes",
     ("report",): "Write one self-contained HTML page about runs",
+    ("compare",): "Put methods side by side",
     ("methods",): "List the methods",
     ("data", "check"): "Open every photo and say what would spoil training",
     ("config", "show"): "Print the settings as a recipe",

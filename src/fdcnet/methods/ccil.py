@@ -34,6 +34,6 @@ class CCIL(Method):
         losses = wsol_losses(state, outputs, batch, apart=without_old(~batch.from_memory, num_old, outputs))
         with torch.no_grad():
             before = state.previous(batch.images, maps=False).scores
-        weight = config.kd / num_old * (num_classes / (num_classes - num_old)) ** config.power
+        weight = config.kd * (num_classes / (num_classes - num_old)) ** config.power
         losses["kd_cls"] = weight * kd.kd_classes(outputs.scores, before, config.temperature)
         return losses

@@ -130,7 +130,7 @@ class Localizer(nn.Module):
         return F.conv2d(maps, shift_and_add, padding=1) + bias[:, None, None, None]
 
     def _shared(self, rows: Tensor, all_rows: Tensor) -> Tensor:
-        """Rows drawn towards the mean of all: what they have in common learns as fast as ever, what is their own slower."""
+        """Rows drawn towards the mean of all: what they have in common learns as fast as ever, their own less."""
         return rows.lerp(all_rows.mean(0, keepdim=True), self.sharing) if self.sharing else rows
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from fdcnet.errors import UserError
 from fdcnet.report.runs import Run
 
+NOT_THE_MEASURE = ("threshold_source", "compensated")  # in a protocol: words, and what belongs to the method
 SAID_ELSEWHERE = ("method", "device", "protocols", "data.path", "train.checkpoint_minutes")
 
 
@@ -68,7 +69,8 @@ def _facts(run: Run, whole: bool) -> dict[str, object]:
 
 
 def _protocol(run: Run) -> dict[str, Any]:
-    return {key: value for key, value in (run.main.get("protocol") or {}).items() if key != "threshold_source"}
+    protocol = run.main.get("protocol") or {}
+    return {key: value for key, value in protocol.items() if key not in NOT_THE_MEASURE}
 
 
 def _order(run: Run) -> tuple[object, ...] | None:
