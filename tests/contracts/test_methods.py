@@ -311,6 +311,20 @@ def test_long_tasks_go_on_exactly_wherever_they_are_killed(
     assert same(tensors(tmp_path / "whole"), tensors(tmp_path / "killed"))
 
 
+@pytest.mark.parametrize("backbone", ["mobilenet_v1", "inception_v3"])
+@pytest.mark.parametrize("name", ["aanets", "foster"])  # those that change the network
+def test_the_peers_learn_on_the_paper_s_backbones(
+    name: str, backbone: str, small_dataset: Dataset, tmp_path: Path, small_config: Make
+) -> None:
+    larger = ("data.size=52", "data.crop=48", f"model.backbone={backbone}", "train.optim.lr=0.001")
+    shorter = ("train.base_epochs=1", "train.batch_size=10", "protocols=[{map: class, crops: 1}]")
+    config = small_config(name, *larger, *shorter)
+    with pytest.raises(Killed):
+        train(config, small_dataset, tmp_path / "run", listener=KillAt(2))
+    results = train(config, small_dataset, tmp_path / "run", resume=True)
+    assert [task["num_classes"] for task in results["tasks"]] == [2, 4]
+
+
 def test_old_class_weights_of_rebalancing_keep_their_direction(
     small_dataset: Dataset, tmp_path: Path, small_config: Make
 ) -> None:

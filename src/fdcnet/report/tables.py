@@ -126,8 +126,10 @@ def comparison_table(runs: Mapping[str, Results]) -> Table:
 
 
 def narrow(table: Table) -> Table:
-    """The columns of a comparison that fit a terminal."""
-    return table.select([i for i, (name, _) in enumerate(table.columns) if METRICS_OF.get(name) in (None, *SPLIT)])
+    """The columns of a comparison that fit a terminal, with shorter words."""
+    kept = table.select([i for i, (name, _) in enumerate(table.columns) if METRICS_OF.get(name) in (None, *SPLIT)])
+    short = {"average": "avg", "forgetting": "lost"}
+    return Table(tuple((name, short.get(part, part)) for name, part in kept.columns), kept.rows)
 
 
 def measured(values: Mapping[str, Any] | None, metric: str) -> float | None:
@@ -196,7 +198,8 @@ def to_rich(table: Table, title: str | None = None, digits: int = 1) -> rich.tab
 
     drawn = rich.table.Table(title=title)
     for i, name in enumerate(table.header):
-        drawn.add_column(Text(name), justify="right" if i else "left")
+        width = 0 if i else min(16, max((len(show(row[0])) for row in table.rows), default=0))
+        drawn.add_column(Text(name), justify="right" if i else "left", min_width=width)
     for row in table.rows:
         drawn.add_row(*(Text(show(cell, digits)) for cell in row))
     return drawn
