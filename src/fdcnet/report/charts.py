@@ -222,7 +222,14 @@ def _end_values(series: Sequence[Series], frame: _Frame) -> list[Markup]:
         lower[0] = max(lower[0], upper[0] + 14)
     overhang = max(0.0, ends[-1][0] - frame.bottom - 4) if ends else 0.0
     return [
-        tag("text", f"{value:.1f}", x=x, y=round(y - overhang, 1), class_="end", style=f"fill:{_colour(int(style))}")
+        tag(
+            "text",
+            f"{value:.1f}".replace("-", "−"),
+            x=x,
+            y=round(y - overhang, 1),
+            class_="end",
+            style=f"fill:{_colour(int(style))}",
+        )
         for y, x, value, style in ends
     ]
 
