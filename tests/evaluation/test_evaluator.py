@@ -15,6 +15,7 @@ from fdcnet.evaluation.evaluator import (
     CENTRE,
     TEN_CROP,
     WHOLE,
+    Answer,
     Target,
     View,
     class_views,
@@ -29,10 +30,14 @@ SIZE, CROP = 32, 28
 PROTOCOL = Protocol(threshold=0.5, crops=1, average="image", inclusive_pixels=False)
 
 
-def forward(crops: Tensor, want_maps: bool) -> tuple[Tensor, Tensor | None]:
-    """Score c: the light in channel c. Map c: the share of light in that channel, pixel by pixel."""
-    light = crops.permute(0, 3, 1, 2).float() / 255  # (B, 3, H, W)
-    return light.mean(dim=(2, 3)) * 20, light if want_maps else None
+def forward(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:
+    """Score c: the light in channel c. Map c: the share of light in that channel, pixel by pixel.
+
+    Compensation has turned the last two channels round.
+    """
+    plain = crops.permute(0, 3, 1, 2).float() / 255  # (B, 3, H, W)
+    light = {True: plain, False: plain[:, [0, 2, 1]]}
+    return {kind: (seen.mean(dim=(2, 3)) * 20, seen if want_maps else None) for kind, seen in light.items()}
 
 
 # (x0, y0, x1, y1) of the square in the 32 x 32 photo, its colour, its true class
@@ -101,10 +106,16 @@ def test_whole_image_frame_does_not_clip():
     assert table.iou.tolist() == [1]
 
 
+def test_with_and_without_compensation_in_one_pass():
+    with_it, without = run(PROTOCOL, dataclasses.replace(PROTOCOL, compensated=False))
+    assert with_it.top5[:, 0].tolist() == [0, 1, 2]
+    assert without.top5[:, 0].tolist() == [0, 2, 1]
+
+
 def test_protocols_share_the_views():
     seen: list[tuple[int, bool]] = []
 
-    def counting(crops: Tensor, want_maps: bool) -> tuple[Tensor, Tensor | None]:
+    def counting(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:
         seen.append((len(crops), want_maps))
         return forward(crops, want_maps)
 

@@ -4,7 +4,7 @@ The network is a callable; nothing here knows more of it.
 """
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -21,8 +21,10 @@ from fdcnet.data.records import BoxXYXY
 from fdcnet.errors import UserError
 from fdcnet.evaluation.table import Table
 
-Forward = Callable[[Tensor, bool], tuple[Tensor, Tensor | None]]
-"""forward(crops uint8 (B, crop, crop, 3), want_maps) -> scores (B, C), maps (B, C, h, w) in [0, 1] or None."""
+Answer = tuple[Tensor, Tensor | None]
+"""Scores (B, C), maps (B, C, h, w) in [0, 1] or None."""
+Forward = Callable[[Tensor, bool], Mapping[bool, Answer]]
+"""forward(crops uint8 (B, crop, crop, 3), want_maps) -> answers by whether they are compensated."""
 GetPixels = Callable[[Tensor], Tensor]
 """get(rows int64 (B,)) -> decoded square photos uint8 (B, size, size, 3), on any device."""
 
@@ -106,15 +108,9 @@ def evaluate(
         for start in range(0, len(targets), batch_size):
             rows = torch.arange(start, min(start + batch_size, len(targets)))
             photos = get(rows)
-            scores: dict[View, Tensor] = {}
-            maps: dict[View, Tensor] = {}
-            for view in views:
-                scores[view], found = forward(show(photos, view, crop), view in map_views)
-                if view in map_views:
-                    assert found is not None, "the network gave no maps"
-                    maps[view] = found
+            answers = {view: forward(show(photos, view, crop), view in map_views) for view in views}
             for collector in collectors:
-                collector.add(targets[start : start + batch_size], photos.shape[1], scores, maps, pool)
+                collector.add(targets[start : start + batch_size], photos.shape[1], answers, pool)
             if progress:
                 progress(start + len(rows), len(targets))
         return [collector.table() for collector in collectors]
@@ -150,14 +146,17 @@ class _Collector:
         self.maps: dict[int, NDArray[np.float16]] = {}
 
     def add(
-        self, batch: Sequence[Target], size: int, scores: dict[View, Tensor], maps: dict[View, Tensor], pool: Executor
+        self, batch: Sequence[Target], size: int, answers: Mapping[View, Mapping[bool, Answer]], pool: Executor
     ) -> None:
-        protocol, view = self.protocol, map_view(self.protocol)
-        labels = torch.tensor([target.label for target in batch], device=scores[view].device)
-        probabilities = torch.stack([scores[seen].float().softmax(dim=1) for seen in class_views(protocol)]).mean(dim=0)
+        protocol = self.protocol
+        scores, maps = answers[map_view(protocol)][protocol.compensated]
+        assert maps is not None, "the network gave no maps"
+        labels = torch.tensor([target.label for target in batch], device=scores.device)
+        scores_of_views = [answers[view][protocol.compensated][0] for view in class_views(protocol)]
+        probabilities = torch.stack([seen.float().softmax(dim=1) for seen in scores_of_views]).mean(dim=0)
         self.ranked.append(rank(probabilities, labels))
 
-        reduced = reduce_maps(maps[view].float(), scores[view], labels, protocol)  # (B, h, w)
+        reduced = reduce_maps(maps.float(), scores, labels, protocol)  # (B, h, w)
         normalised = geometry.normalise_map(reduced, protocol.normalization)
         resized = geometry.resize_maps(normalised, (self.crop, self.crop))  # (B, crop, crop)
         for i in range(len(batch)):

@@ -99,12 +99,13 @@ class Method:
     def end_task(self, state: State, task: Task) -> None:
         state.previous, state.scaffold = None, nn.ModuleDict()
 
-    def outputs(self, state: State, images: Tensor, maps: bool = True, compensated: bool = True) -> Outputs:
-        """What the finished model says about images, for all classes so far; without `maps` no localization.
+    def outputs(self, state: State, images: Tensor, maps: bool = True) -> Outputs:
+        """What the finished model says about images, for all classes so far; without `maps` no localization."""
+        return self.finish(state, state.network(images, maps=maps))
 
-        Not `compensated`: the network alone, without what the method adds to it.
-        """
-        return state.network(images, maps=maps)
+    def finish(self, state: State, outputs: Outputs) -> Outputs:
+        """What the method adds to the network's own outputs."""
+        return outputs
 
 
 def wsol_losses(

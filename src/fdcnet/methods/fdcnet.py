@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import drift
@@ -59,7 +58,6 @@ class FDCNet(Baseline):
             losses["dc_loc"] = config.dc_loc * drift.drift_maps(now.loc_map[:, :num_old], loc_target)
         return losses
 
-    def outputs(self, state: State, images: Tensor, maps: bool = True, compensated: bool = True) -> Outputs:
+    def finish(self, state: State, outputs: Outputs) -> Outputs:
         """Equation 11"""
-        plain = state.network(images, maps=maps)
-        return state.network.compensated(plain) if compensated else plain
+        return state.network.compensated(outputs)

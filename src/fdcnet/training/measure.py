@@ -1,7 +1,7 @@
 """A model against test photos: tables for every protocol, and a few photos with their maps to look at."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from fdcnet.data.batches import normalise
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Record
 from fdcnet.errors import UserError
-from fdcnet.evaluation.evaluator import SWEEP, Forward, Target, evaluate, map_view, show
+from fdcnet.evaluation.evaluator import SWEEP, Answer, Forward, Target, evaluate, map_view, show
 from fdcnet.evaluation.table import Table
 from fdcnet.methods.base import Method, State
 from fdcnet.record import Example
@@ -33,34 +33,35 @@ def measure(
     keep: Sequence[int] = (),
 ) -> list[Table]:
     """One table per protocol; the maps of the rows in `keep` stay with them."""
-    targets = targets_of(photos, state.classes)
-    tables: dict[Protocol, Table] = {}
-    for compensated in dict.fromkeys(protocol.compensated for protocol in protocols):
-        alike = [protocol for protocol in protocols if protocol.compensated == compensated]
-        found = evaluate(
-            forward_of(state, method, runtime, compensated),
-            photos.gather,
-            targets,
-            alike,
-            crop=state.config.data.crop,
-            batch_size=state.config.train.batch_size,
-            sweep=sweep,
-            keep=keep,
-            progress=lambda done, total: runtime.listener.progress("measuring", done, total),
-        )
-        tables |= dict(zip(alike, found, strict=True))
-    return [tables[protocol] for protocol in protocols]
+    return evaluate(
+        forward_of(state, method, runtime, {protocol.compensated for protocol in protocols}),
+        photos.gather,
+        targets_of(photos, state.classes),
+        protocols,
+        crop=state.config.data.crop,
+        batch_size=state.config.train.batch_size,
+        sweep=sweep,
+        keep=keep,
+        progress=lambda done, total: runtime.listener.progress("measuring", done, total),
+    )
 
 
-def forward_of(state: State, method: Method, runtime: Runtime, compensated: bool = True) -> Forward:
+def forward_of(
+    state: State, method: Method, runtime: Runtime, compensated: Collection[bool] = frozenset({True})
+) -> Forward:
+    """One pass of the network for the answers of either kind."""
     lineage = state.network.lineage
 
     @torch.inference_mode()
-    def forward(crops: Tensor, want_maps: bool) -> tuple[Tensor, Tensor | None]:
+    def forward(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:
         images = normalise(crops.to(runtime.device), lineage.mean, lineage.std)
+        answers: dict[bool, Answer] = {}
         with runtime.autocast:
-            outputs = method.outputs(state, images, want_maps, compensated)
-        return outputs.scores, outputs.masks if want_maps else None
+            plain = state.network(images, maps=want_maps)
+            for kind in compensated:
+                outputs = method.finish(state, plain) if kind else plain
+                answers[kind] = outputs.scores, outputs.masks if want_maps else None
+        return answers
 
     return forward
 
