@@ -17,7 +17,7 @@ SIDE = {"tiny": 32, "resnet50": 64, "inception_v3": 96}
 
 def network_of(backbone: str, **options: object) -> LocalizationNetwork:
     torch.manual_seed(0)
-    config = ModelConfig(backbone=backbone, weights="none", head_width=8, **options)  # type: ignore[arg-type]
+    config = ModelConfig(backbone=backbone, weights="none", head_width=8, localizer_start="random", **options)  # type: ignore[arg-type]
     return empty_network(config, BACKBONES[backbone].lineages[0].name, 3).eval()
 
 
@@ -96,7 +96,7 @@ def test_side_by_side_reads_all_or_its_own_channels() -> None:
 @pytest.mark.parametrize("backbone", BACKBONES)
 @torch.no_grad()
 def test_a_boosted_network_says_what_the_old_one_says(backbone: str) -> None:
-    old, photos = network_of(backbone, common_foreground=backbone == "tiny").frozen_copy(), images(backbone)
+    old, photos = network_of(backbone).frozen_copy(), images(backbone)
     teacher = boosted(old, 2)
     outputs = teacher(photos)
     assert outputs.class_map.shape[1] == outputs.loc_map.shape[1] == 5

@@ -19,8 +19,6 @@ def boosted(old: LocalizationNetwork, num_new: int) -> LocalizationNetwork:
     for head in (network.classifier.output, network.localizer):
         head.requires_grad_(True)
         head.weight = _widened(head.weight)
-    if network.localizer.common is not None:
-        network.localizer.common = _widened(network.localizer.common)
     network.grow(num_new)
     return network
 
