@@ -42,6 +42,8 @@ class DataConfig:
     """Side of the square the network sees."""  # BAS
     zoom: float = 0.6  # ours: results/tuning.md, J
     """Training squares are cut from this share to all of a photo's side and resized; 1: a plain crop (BAS)."""
+    colour: float = 0.0
+    """Brightness, contrast and saturation of training squares vary by up to this share; 0: they do not (BAS)."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ def refuse_impossible(config: Config, method: Method, stream: Sequence[Task]) ->
         )
     for name, value, fits, wanted in (
         ("data.zoom", data.zoom, 0 < data.zoom <= 1, "more than 0 and at most 1"),
+        ("data.colour", data.colour, 0 <= data.colour < 1, "0 or more and less than 1"),
         ("train.base_epochs", train.base_epochs, train.base_epochs > 0, "1 or more"),
         ("train.step_epochs", train.step_epochs, train.step_epochs > 0, "1 or more"),
         ("drift.epochs", config.drift.epochs, config.drift.epochs > 0, "1 or more"),

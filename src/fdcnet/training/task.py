@@ -87,6 +87,7 @@ def _run_phase(
             crop=config.data.crop,
             augment=True,
             zoom=config.data.zoom,
+            colour=config.data.colour,
             seed_key=(*key, epoch, "crop"),
             mean=lineage.mean,
             std=lineage.std,
