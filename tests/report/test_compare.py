@@ -9,10 +9,11 @@ import pytest
 from PIL import Image
 
 from fdcnet.errors import UserError
-from fdcnet.record import read_json, write_json
+from fdcnet.record import RunRecord, read_json, write_json
 from fdcnet.report.comparable import differences
 from fdcnet.report.compare import compare, named_results, write_comparison
 from fdcnet.report.curves import lost
+from fdcnet.report.runs import all_results, load
 from fdcnet.report.tables import comparison_table, narrow
 
 
@@ -124,6 +125,16 @@ def test_other_tasks_and_unfinished_runs_are_refused(runs: list[Path]) -> None:
 def test_one_run_is_no_comparison(finished_runs: list[Path]) -> None:
     with pytest.raises(UserError, match="nothing to compare"):
         compare(finished_runs[:1])
+
+
+def test_what_the_network_says_alone_has_its_own_name_and_no_row_of_a_comparison(runs: list[Path]) -> None:
+    record = RunRecord.open(runs[-1])
+    plain = {**record.results()["results"], "seed": 7}
+    plain["protocol"] = plain["protocol"] | {"compensated": False}
+    record.write_results(plain, "results-class-plain")
+    names = list(all_results(load(runs[-1:])))
+    assert names == [f"{names[0].split(',')[0]}, {kind}" for kind in ("class map", "class map, network alone")]
+    assert [run.main["seed"] for run in compare(runs, "class")] == [0] * len(runs)
 
 
 def test_a_map_must_have_been_measured(finished_runs: list[Path]) -> None:

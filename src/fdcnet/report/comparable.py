@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from fdcnet.errors import UserError
-from fdcnet.report.runs import Run
+from fdcnet.report.runs import Run, finished
 
 NOT_THE_MEASURE = ("threshold_source", "compensated")  # in a protocol: words, and what belongs to the method
 SAID_ELSEWHERE = ("method", "device", "protocols", "data.path", "train.checkpoint_minutes")
@@ -44,7 +44,7 @@ def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 def _results(run: Run, map_: str | None) -> dict[str, dict[str, Any]]:
     for name, results in run.results.items():
-        if map_ is None or (results.get("protocol") or {}).get("map") == map_:
+        if map_ is None or ((results.get("protocol") or {}).get("map") == map_ and finished(results)):
             return {name: results}
     known = [str((results.get("protocol") or {}).get("map")) for results in run.results.values()]
     if not known:

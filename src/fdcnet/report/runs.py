@@ -76,9 +76,15 @@ def all_results(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     named = {}
     for run in runs:
         for file, results in run.results.items():
-            kind = (results.get("protocol") or {}).get("map") or file
-            named[f"{run.label}, {kind} map" if len(run.results) > 1 else run.label] = results
+            protocol = results.get("protocol") or {}
+            kind = f"{protocol.get('map') or file} map" + ("" if finished(results) else ", network alone")
+            named[f"{run.label}, {kind}" if len(run.results) > 1 else run.label] = results
     return named
+
+
+def finished(results: dict[str, Any]) -> bool:
+    """Whether these are the method's answers, and not those of its network without what the method adds."""
+    return bool((results.get("protocol") or {}).get("compensated", True))
 
 
 def key_metrics(runs: Sequence[Run]) -> tuple[str, str]:

@@ -27,6 +27,7 @@ class Epoch:
     losses: dict[str, float]
     lr: float
     images_per_second: float
+    seconds: float
 
 
 def run_phase(
@@ -64,7 +65,7 @@ def run_phase(
             on_step(len(batch.labels))
         sums.check(phase, number, steps_per_epoch)
         seconds = time.perf_counter() - started
-        on_epoch(Epoch(number, sums.means(), lr, num_images / seconds))
+        on_epoch(Epoch(number, sums.means(), lr, num_images / seconds, seconds))
     for module in phase.training:
         module.eval()
 

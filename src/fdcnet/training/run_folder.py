@@ -99,6 +99,8 @@ class RunFolder(Journal):
                 "losses": epoch.losses,
                 "lr": epoch.lr,
                 "images_per_second": round(epoch.images_per_second, 1),
+                "seconds": round(epoch.seconds, 2),
+                "parameters": sum(parameter.numel() for parameter in phase.parameters.values()),
                 "gpu_memory_mb": torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_initialized() else None,
             }
         )
