@@ -124,7 +124,7 @@ def estimate(state: State, runtime: Runtime, num_photos: int) -> float:
     noise = torch.randint(0, 256, (num, crop, crop, 3), device=runtime.device)
     images, labels = normalise(noise, lineage.mean, lineage.std), torch.arange(num, device=runtime.device) % 2
     looking = 0.0
-    light: AbstractContextManager[None] = nullcontext()
+    light: AbstractContextManager[object] = nullcontext()
     if config.train.views:
         with torch.no_grad(), runtime.autocast:
             looking = config.train.views * _seconds(lambda: probe.network.backbone(images))
