@@ -98,9 +98,10 @@ def describe(state: State, runtime: Runtime, task: Task, num_more: int, num_test
         yield "The model has kept no photos of its old classes: expect it to forget some of what it knew."
     mode = "light: backbone and tail stay as they are" if train.views else "full: everything learns"
     epochs = train.step_epochs if task.num_old else train.base_epochs
+    rate = train.step_lr if task.num_old and train.step_lr else train.optim.lr
     yield (
         f"{config.model.backbone}, {mode}; method {config.method}, {epochs} epochs, batch {train.batch_size}, "
-        f"lr {train.optim.lr:g}, memory {config.memory.budget // task.num_classes} photos a class."
+        f"lr {rate:g}, memory {config.memory.budget // task.num_classes} photos a class."
     )
     yield f"About {in_words(estimate(state, runtime, num_photos))} on {device_name(runtime.device)}."
 
