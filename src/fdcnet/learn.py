@@ -30,6 +30,7 @@ from fdcnet.models.network import new_network
 from fdcnet.training.checks import refuse_settings
 from fdcnet.training.device import find_device
 from fdcnet.training.exemplars import pooled_features
+from fdcnet.training.frozen import LIGHT_METHODS
 from fdcnet.training.listener import Listener
 from fdcnet.training.loop import Epoch
 from fdcnet.training.measure import measure
@@ -47,8 +48,6 @@ FEWEST_PHOTOS = 4
 LONGEST_NAME = 200
 KEEP = 3
 EMPTY = 0.01  # mean mask below which there is nothing to box
-
-LIGHT_METHODS = ("finetune", "joint", "baseline", "fdcnet")  # their network is the plain one
 
 Cancel = Callable[[], bool] | threading.Event
 

@@ -98,9 +98,10 @@ def describe(state: State, runtime: Runtime, task: Task, num_more: int, num_test
         yield "The model has kept no photos of its old classes: expect it to forget some of what it knew."
     mode = "light: backbone and tail stay as they are" if train.views else "full: everything learns"
     epochs = train.step_epochs if task.num_old else train.base_epochs
+    rate = train.step_lr if task.num_old and train.step_lr else train.optim.lr
     yield (
         f"{config.model.backbone}, {mode}; method {config.method}, {epochs} epochs, batch {train.batch_size}, "
-        f"lr {train.optim.lr:g}, memory {config.memory.budget // task.num_classes} photos a class."
+        f"lr {rate:g}, memory {config.memory.budget // task.num_classes} photos a class."
     )
     yield f"About {in_words(estimate(state, runtime, num_photos))} on {device_name(runtime.device)}."
 
@@ -124,7 +125,7 @@ def estimate(state: State, runtime: Runtime, num_photos: int) -> float:
     noise = torch.randint(0, 256, (num, crop, crop, 3), device=runtime.device)
     images, labels = normalise(noise, lineage.mean, lineage.std), torch.arange(num, device=runtime.device) % 2
     looking = 0.0
-    light: AbstractContextManager[None] = nullcontext()
+    light: AbstractContextManager[object] = nullcontext()
     if config.train.views:
         with torch.no_grad(), runtime.autocast:
             looking = config.train.views * _seconds(lambda: probe.network.backbone(images))

@@ -45,7 +45,13 @@ def start(folder: Path, *arguments: str | Path) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "fdcnet", *map(str, arguments)]
     surroundings = os.environ | {"FDCNET_CACHE": str(folder / "cache"), "COLUMNS": "120"}
     return subprocess.Popen(
-        command, cwd=folder, env=surroundings, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        cwd=folder,
+        env=surroundings,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it for all below
     )
 
 
@@ -94,7 +100,10 @@ def test_a_stopped_lesson_leaves_the_model(home: Path, model: Path, stop: signal
     before = contents(model)
     process = start_and_wait_for_epochs(home, model)
     process.send_signal(stop)
-    errors = process.communicate(timeout=60)[1]
+    try:
+        errors = process.communicate(timeout=120)[1]
+    finally:
+        process.kill()
     assert process.returncode == code
     after = contents(model)
     assert after.pop("lock", None) is not None if stop == signal.SIGKILL else "is as it was" in errors

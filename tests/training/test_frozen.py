@@ -80,7 +80,7 @@ def test_the_networks_are_whole_again_afterwards(state: State) -> None:
 
 def test_inside_features_give_what_images_give_outside(state: State, pixels: torch.Tensor) -> None:
     runtime, labels = Runtime.of(state.config), torch.arange(5) % 2
-    views = shared_views(state, runtime, pixels, labels, labels > 5, (0,))
+    views = shared_views(state, runtime, state.network.backbone, pixels, labels, labels > 5, (0,))
     images = torch.rand(2, 3, 32, 32)
     state.network.eval()
     outside = state.network(images)
@@ -93,14 +93,16 @@ def test_inside_features_give_what_images_give_outside(state: State, pixels: tor
 def test_the_first_views_are_the_whole_photo_and_its_mirror_image(state: State, pixels: torch.Tensor) -> None:
     state.network.backbone = torch.nn.Sequential()  # so that features are the images themselves
     labels = torch.arange(5) % 2
-    views = shared_views(state, Runtime.of(state.config), pixels, labels, labels > 5, (0,)).features
+    views = shared_views(
+        state, Runtime.of(state.config), state.network.backbone, pixels, labels, labels > 5, (0,)
+    ).features
     assert torch.equal(views[1], views[0].flip(2))
     assert not torch.equal(views[2], views[0])
 
 
 def test_an_epoch_shows_each_photo_once_and_can_be_repeated(state: State, pixels: torch.Tensor) -> None:
     labels = torch.arange(5)
-    views = shared_views(state, Runtime.of(state.config), pixels, labels, labels > 2, (0,))
+    views = shared_views(state, Runtime.of(state.config), state.network.backbone, pixels, labels, labels > 2, (0,))
     order = [torch.tensor([4, 0]), torch.tensor([2, 1, 3])]
     first, again = list(views.batches(order, (1,))), list(views.batches(order, (1,)))
     assert [batch.labels.tolist() for batch in first] == [[4, 0], [2, 1, 3]]
@@ -115,8 +117,8 @@ def test_what_does_not_fit_into_memory_goes_to_a_file(
 ) -> None:
     labels = torch.arange(5)
     runtime = replace(Runtime.of(state.config), cache_dir=tmp_path / "cache")
-    in_memory = shared_views(state, runtime, pixels, labels, labels > 2, (0,))
+    in_memory = shared_views(state, runtime, state.network.backbone, pixels, labels, labels > 2, (0,))
     monkeypatch.setattr(frozen, "IN_MEMORY", 0)
-    in_file = shared_views(state, runtime, pixels, labels, labels > 2, (0,))
+    in_file = shared_views(state, runtime, state.network.backbone, pixels, labels, labels > 2, (0,))
     assert torch.equal(in_file.features, in_memory.features)
     assert list((tmp_path / "cache").iterdir()) == []

@@ -8,6 +8,7 @@ from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import Method
 from fdcnet.models.backbones import find_backbone
+from fdcnet.training.frozen import LIGHT_METHODS
 
 
 def refuse_impossible(config: Config, method: Method, stream: Sequence[Task]) -> None:
@@ -17,12 +18,20 @@ def refuse_impossible(config: Config, method: Method, stream: Sequence[Task]) ->
             "There are no test photos of the first task's classes, so nothing could be measured.",
             "Move some photos to a test/ folder, or set some aside with --set data.holdout=0.2.",
         )
+    if method.classifier not in (None, config.model.classifier):
+        raise UserError(
+            f"{method.name} needs a {method.classifier} classifier, not a {config.model.classifier} one.",
+            f"Set model.classifier={method.classifier}, as its recipes do.",
+        )
     if method.uses_memory:
         ExemplarMemory(config.memory.budget).quota(stream[-1].num_classes)
 
 
 def refuse_settings(config: Config) -> None:
     data, train = config.data, config.train
+    if train.views and config.method not in LIGHT_METHODS:
+        problem = f"{config.method} cannot learn with a frozen backbone."
+        raise UserError(problem, f"Set train.views=0 (or --full), or choose one of: {', '.join(LIGHT_METHODS)}.")
     if not 0 < data.crop <= data.size:
         raise UserError(
             f"A crop of {data.crop} pixels cannot be cut from photos of {data.size}.",
@@ -37,6 +46,8 @@ def refuse_settings(config: Config) -> None:
         )
     for name, value, fits, wanted in (
         ("data.zoom", data.zoom, 0 < data.zoom <= 1, "more than 0 and at most 1"),
+        ("data.colour", data.colour, 0 <= data.colour < 1, "0 or more and less than 1"),
+        ("train.views", train.views, train.views >= 0, "0 or more"),
         ("train.base_epochs", train.base_epochs, train.base_epochs > 0, "1 or more"),
         ("train.step_epochs", train.step_epochs, train.step_epochs > 0, "1 or more"),
         ("drift.epochs", config.drift.epochs, config.drift.epochs > 0, "1 or more"),

@@ -20,6 +20,7 @@ from fdcnet.data.records import Batch
 from fdcnet.methods.base import State
 from fdcnet.training.runtime import Runtime
 
+LIGHT_METHODS = ("finetune", "joint", "baseline", "fdcnet")  # others have networks that are not held here
 IN_MEMORY = 3e9  # bytes; more go to a file without a name
 CHUNK = 8
 
@@ -36,14 +37,17 @@ class Held(nn.Module):
 
 
 @contextmanager
-def frozen_backbone(state: State) -> Iterator[None]:
-    """While it lasts, the networks take shared features for images, and the classifier's tail is held as it is."""
+def frozen_backbone(state: State) -> Iterator[nn.Module]:
+    """While it lasts, the networks take shared features for images, and the classifier's tail is held as it is.
+
+    -> the network's backbone
+    """
     networks = [network for network in (state.network, state.previous) if network is not None]
     parts = [(network.backbone, network.classifier.tail) for network in networks]
     for network in networks:
         network.backbone, network.classifier.tail = nn.Sequential(), Held(network.classifier.tail)
     try:
-        yield
+        yield parts[0][0]
     finally:
         for network, (backbone, tail) in zip(networks, parts, strict=True):
             network.backbone, network.classifier.tail = backbone, tail.requires_grad_(True)
@@ -68,10 +72,17 @@ class SharedViews:
 
 @torch.inference_mode()
 def shared_views(
-    state: State, runtime: Runtime, pixels: Tensor, labels: Tensor, from_memory: Tensor, seed_key: Key
+    state: State,
+    runtime: Runtime,
+    backbone: nn.Module,
+    pixels: Tensor,
+    labels: Tensor,
+    from_memory: Tensor,
+    seed_key: Key,
 ) -> SharedViews:
     """View 0 is the whole photo, view 1 its mirror image; further ones are zoomed squares, every other one mirrored."""
-    config, network = state.config, state.network.eval()
+    config, lineage = state.config, state.network.lineage
+    backbone.eval()
     num_views, num = config.train.views, len(pixels)
     features: Tensor | None = None
     for start in range(0, num, CHUNK):
@@ -81,7 +92,7 @@ def shared_views(
             top, left, side, flip = (value.to(runtime.device) for value in places)
             crops = zoom_batch(photos, top, left, side, flip, config.data.crop)
             with runtime.autocast:
-                found = network.backbone(normalise(crops, network.lineage.mean, network.lineage.std))
+                found = backbone(normalise(crops, lineage.mean, lineage.std))
             if features is None:
                 features = _room((num_views, num, *found.shape[2:], found.shape[1]), runtime.cache_dir)
             features[view, start : start + len(photos)] = found.permute(0, 2, 3, 1).half().cpu()

@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fdcnet.data.batches import Batches, Key, balanced_indices, epoch_indices
+from fdcnet.data.batches import Batches, Key
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Batch, Task
-from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import Method, Phase, State
 from fdcnet.training import optim
 from fdcnet.training.checkpoint import Checkpoint, Position
@@ -18,6 +16,7 @@ from fdcnet.training.exemplars import keep_exemplars, labels_of
 from fdcnet.training.frozen import frozen_backbone, shared_views
 from fdcnet.training.imprint import imprint
 from fdcnet.training.loop import Epoch, run_phase
+from fdcnet.training.photos import Photos, gather_photos, indices_of, needs_drawn
 from fdcnet.training.runtime import Runtime
 from fdcnet.training.seeding import seed_torch
 
@@ -34,15 +33,6 @@ class Journal:
     ) -> None: ...
 
 
-@dataclass(frozen=True)
-class Photos:
-    """What a task learns from: its own photos and the exemplars, in one row of pixels."""
-
-    pixels: Tensor  # (N, S, S, 3) uint8
-    labels: Tensor  # (N,)
-    from_memory: Tensor  # (N,) bool
-
-
 EpochBatches = Callable[[list[Tensor], Key], Iterable[Batch]]
 """Indices and a key -> one epoch"""
 
@@ -54,16 +44,19 @@ def learn_task(
     journal = journal or Journal()
     seed_torch(state.config.seed, "grow", task.number)
     method.begin_task(state, task)
-    if state.config.train.imprint and task.num_old and task.classes:
+    if task.num_old and task.classes and (method.imprints or state.config.train.imprint):
         imprint(state, runtime, task, new)
-    photos = with_memory(new.pixels, labels_of(new, task), state.memory)
 
-    epoch_batches = _epoch_batches(state, task, photos, runtime)
-    with frozen_backbone(state) if state.config.train.views else nullcontext():
+    with frozen_backbone(state) if state.config.train.views else nullcontext(state.network.backbone) as backbone:
         checkpoint = journal.resume(task)
         if checkpoint:
             state.network.load_state_dict(checkpoint.network)
-        for index, phase in enumerate(method.phases(state, task)):
+            state.scaffold.load_state_dict(checkpoint.scaffold)
+        phases = method.phases(state, task)
+        draw, key = any(map(needs_drawn, phases)), (state.config.seed, task.number)
+        photos = gather_photos(new.pixels, labels_of(new, task), state.memory, task, draw, key)
+        epoch_batches = _epoch_batches(state, task, photos, runtime, backbone)
+        for index, phase in enumerate(phases):
             if checkpoint and index < checkpoint.position.phase:
                 continue
             resumed = checkpoint if checkpoint and index == checkpoint.position.phase else None
@@ -76,12 +69,12 @@ def learn_task(
         keep_exemplars(state, runtime, task, new)
 
 
-def _epoch_batches(state: State, task: Task, photos: Photos, runtime: Runtime) -> EpochBatches:
+def _epoch_batches(state: State, task: Task, photos: Photos, runtime: Runtime, backbone: nn.Module) -> EpochBatches:
     """Fresh crops of the photos, or, where the backbone is frozen, the shared features of a few views of them."""
     config, lineage = state.config, state.network.lineage
     if config.train.views:
         key = (config.seed, task.number, "views")
-        return shared_views(state, runtime, photos.pixels, photos.labels, photos.from_memory, key).batches
+        return shared_views(state, runtime, backbone, photos.pixels, photos.labels, photos.from_memory, key).batches
     return lambda indices, key: Batches(
         photos.pixels,
         photos.labels,
@@ -90,6 +83,7 @@ def _epoch_batches(state: State, task: Task, photos: Photos, runtime: Runtime) -
         crop=config.data.crop,
         augment=True,
         zoom=config.data.zoom,
+        colour=config.data.colour,
         seed_key=key,
         mean=lineage.mean,
         std=lineage.std,
@@ -115,9 +109,7 @@ def _run_phase(
         optim.restore_momenta(optimizer, phase, resumed.momenta)
 
     def indices(epoch: int) -> list[Tensor]:
-        if phase.data == "balanced":
-            return balanced_indices(photos.labels, config.train.batch_size, (*key, epoch, "order"), drop_last=True)
-        return epoch_indices(len(photos.labels), config.train.batch_size, (*key, epoch, "order"), drop_last=True)
+        return indices_of(phase, photos, config.train.batch_size, (*key, epoch, "order"))
 
     def batches(epoch: int) -> Iterable[Batch]:
         return epoch_batches(indices(epoch), (*key, epoch, "crop"))
@@ -140,13 +132,3 @@ def _run_phase(
         on_epoch=epoch_ended,
     )
     listener.phase_ended()
-
-
-def with_memory(pixels: Tensor, labels: Tensor, memory: ExemplarMemory) -> Photos:
-    if not len(memory):
-        return Photos(pixels, labels, torch.zeros(len(labels), dtype=torch.bool))
-    return Photos(
-        torch.cat([pixels, memory.all_pixels().to(pixels.device)]),
-        torch.cat([labels, memory.all_labels()]),
-        torch.arange(len(labels) + len(memory)) >= len(labels),
-    )
