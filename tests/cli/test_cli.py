@@ -270,6 +270,8 @@ VERBS = {
     ("demo",): "Learn class after class from generated photos",
     ("train",): "Learn a stream of tasks from photos with image labels",
     ("evaluate",): "Measure a saved model on test photos with boxes",
+    ("predict",): "Say what is on photos and where",
+    ("export",): "Make a model that runs without PyTorch",
     ("report",): "Write one self-contained HTML page about runs",
     ("methods",): "List the methods",
     ("data", "check"): "Open every photo and say what would spoil training",
