@@ -64,12 +64,10 @@ class ModelConfig:
     """ReLU before the score layer. Left open: for a linear one (BAS), not for a cosine one (LUCIR, public code)."""
     score_relu: bool = False  # ours: results/tuning.md, E; BAS: true, its journal version: false
     """ReLU after the class map; without it, negative scores count as none inside the suppression ratio only."""
-    common_foreground: bool = False
-    """A localizer row is one common foreground row plus the class's own difference: new classes start with a mask."""
-    sharing: float = 0.0
-    """How far each localizer row is drawn to the mean of all rows: 0, each on its own (BAS), to 1, one for all."""
-    localizer_start: Literal["random", "zero"] = "random"  # BAS: random
-    """The localizer rows of the first task. What is random in them stays: photos of one class move few directions."""
+    sharing: float = 0.8  # ours: results/tuning.md, R0 to R4; BAS: 0
+    """How far each localizer row is drawn to the mean of all rows: 0, each on its own, to 1, one for all."""
+    localizer_start: Literal["random", "zero"] = "zero"  # ours: as above; BAS: random
+    """The localizer rows of the first task. Later ones start as the mean of the old ones."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +77,10 @@ class LossWeights:
     cls_fg: float = 0.5  # alpha_1; BAS, CUB, MobileNetV1 and InceptionV3
     bas: float = 1.0  # alpha_2; BAS
     area: float = 1.2  # alpha_3; ours: results/; BAS, CUB: MobileNetV1 1.5, InceptionV3 1.0
-    kd_cls: float = 5.0  # alpha_4; ours: an early prototype on CUB-200
+    kd_cls: float = 1.0  # alpha_4; ours: results/tuning.md, T0 to V6
     kd_loc: float = 10.0  # alpha_5; ours, not tuned yet
-    kd_feat_cls: float = 1.0  # alpha_6; ours, not tuned yet
-    kd_feat_loc: float = 5.0  # alpha_7; ours, not tuned yet
+    kd_feat_cls: float = 0.2  # alpha_6; ours: as kd_cls
+    kd_feat_loc: float = 1.0  # alpha_7; ours: as kd_cls
     kd_mean: float = 0.0
     """Ours: masks of new classes against the previous network's class-averaged mask, where it has none of their own."""
 
@@ -153,7 +151,7 @@ class DriftConfig:
     """Compensate class scores (g_dc-c); the paper's ablation switches it."""
     maps: bool = True
     """Compensate localization maps (g_dc-l)."""
-    epochs: int = 40  # public code
+    epochs: int = 10  # ours: results/tuning.md; public code: 40
     dc_loc: float = 1.0  # beta; public code
     new_photos: Literal["previous", "own"] = "own"  # ours: results/tuning.md; paper: previous
     """What photos of new classes teach: the previous network's scores of old classes (paper), which bring back what was

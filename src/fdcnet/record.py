@@ -149,16 +149,18 @@ def environment(device: str) -> dict[str, Any]:
 def commit(folder: Path = SOURCE) -> str | None:
     """The commit of the checkout that this source lies in, `-dirty` when the source was modified.
 
-    Elsewhere what FDCNET_COMMIT says: for a copy of the checkout on a machine without git.
+    First of all what FDCNET_COMMIT says: for a copy of the checkout that git knows nothing of.
     """
+    if told := os.environ.get(COMMIT_VARIABLE):
+        return told
     try:
         # An installed copy may lie inside somebody else's checkout: its commit says nothing about this source.
         if Path(_git(folder, "rev-parse", "--show-toplevel")).resolve() / "src" / folder.name != folder.resolve():
-            return os.environ.get(COMMIT_VARIABLE)
+            return None
         head = _git(folder, "rev-parse", "HEAD")
         return f"{head}-dirty" if _git(folder, "status", "--porcelain", "--", ".") else head
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get(COMMIT_VARIABLE)
+        return None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -146,10 +146,10 @@ def test_several_protocols_at_once_equal_each_alone():
 
 
 def test_softmax_comes_before_the_mean_over_views():
-    def by_side(crops: Tensor, want_maps: bool) -> tuple[Tensor, Tensor]:
+    def by_side(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:
         left_lit = crops[:, :, 0, 0].sum(dim=1) > 0
         scores = torch.where(left_lit[:, None], torch.tensor([4.0, 0.0]), torch.tensor([0.0, 2.0]))
-        return scores, torch.zeros(len(crops), 2, 4, 4)
+        return {True: (scores, torch.zeros(len(crops), 2, 4, 4))}
 
     photo = torch.zeros(1, 8, 8, 3, dtype=torch.uint8)
     photo[:, :, :4] = 255

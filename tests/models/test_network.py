@@ -88,8 +88,8 @@ def test_the_same_seed_gives_the_same_network_and_leaves_the_global_generator_al
 
 
 def test_an_empty_network_takes_the_state_of_a_grown_one() -> None:
-    network = make(common_foreground=True)
-    config = ModelConfig(backbone="tiny", weights="none", head_width=16, score_relu=False, common_foreground=True)
+    network = make(sharing=0.5)
+    config = ModelConfig(backbone="tiny", weights="none", head_width=16, score_relu=False, sharing=0.5)
     twin = empty_network(config, network.lineage.name, 4)
     twin.load_state_dict(network.state_dict())
     images = torch.randn(1, 3, 96, 96)

@@ -75,14 +75,11 @@ class CosineScores(nn.Module):
 class Localizer(nn.Module):
     """3x3 convolution from shared features to the localization logits of each class."""
 
-    def __init__(
-        self, channels: int, common_foreground: bool = False, sharing: float = 0.0, zero_start: bool = False
-    ) -> None:
+    def __init__(self, channels: int, sharing: float = 0.0, zero_start: bool = False) -> None:
         super().__init__()
         self.sharing, self.zero_start = sharing, zero_start
         self.weight = nn.Parameter(torch.empty(0, channels, 3, 3))
         self.bias = nn.Parameter(torch.empty(0))
-        self.common = nn.Parameter(_xavier(1, channels)) if common_foreground else None
 
     @property
     def num_classes(self) -> int:
@@ -90,21 +87,20 @@ class Localizer(nn.Module):
 
     def grow(self, num_new: int) -> None:
         channels = self.weight.shape[1]
-        if self.common is not None:
-            rows, biases = torch.zeros(num_new, channels, 3, 3), torch.zeros(num_new)
-        elif self.num_classes:  # random rows never learn a usable mask in the epochs of an increment
+        if self.num_classes:  # their mean stays; and random rows never learn a usable mask in an increment's epochs
             rows = self.weight.detach().mean(0, keepdim=True).repeat(num_new, 1, 1, 1).cpu()
             biases = self.bias.detach().mean().repeat(num_new).cpu()
         else:
-            rows, biases = _xavier(num_new, channels) * (not self.zero_start), torch.zeros(num_new)
+            rows, biases = torch.zeros(num_new, channels, 3, 3), torch.zeros(num_new)
+            if not self.zero_start:
+                nn.init.xavier_uniform_(rows)  # BAS
         self.weight = _append(self.weight, rows)
         self.bias = _append(self.bias, biases)
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, K, H, W)"""
-        weight = self._shared(self.weight, self.weight)
-        weight = weight if self.common is None else weight + self.common
-        return F.conv2d(features, weight, self._shared(self.bias, self.bias), padding=1)
+        weight, bias = self._shared(self.weight, self.weight), self._shared(self.bias, self.bias)
+        return F.conv2d(features, weight, bias, padding=1)
 
     def of_class(self, features: Tensor, labels: Tensor) -> Tensor:
         """Only the map of each sample's own class, at a cost that does not grow with the classes: -> (B, 1, H, W)
@@ -112,8 +108,6 @@ class Localizer(nn.Module):
         A product of each sample's nine taps with its features, then a convolution that shifts and adds the nine maps.
         """
         weight = self._shared(self.weight[labels], self.weight)  # (B, C, 3, 3)
-        if self.common is not None:
-            weight = weight + self.common
         taps = weight.flatten(2).transpose(1, 2)  # (B, 9, C)
         maps = torch.bmm(taps, features.flatten(2)).unflatten(2, features.shape[2:])  # (B, 9, H, W)
         shift_and_add = torch.eye(9, device=maps.device, dtype=maps.dtype).view(1, 9, 3, 3)
@@ -121,17 +115,13 @@ class Localizer(nn.Module):
         return F.conv2d(maps, shift_and_add, padding=1) + bias[:, None, None, None]
 
     def _shared(self, rows: Tensor, all_rows: Tensor) -> Tensor:
-        """Rows drawn towards the mean of all: what they have in common learns as fast as ever, what is their own slower."""
+        """Rows drawn towards the mean of all. The mean learns as fast as without, what is a class's own more slowly."""
         return rows.lerp(all_rows.mean(0, keepdim=True), self.sharing) if self.sharing else rows
 
 
 def _rows_times(rows: Tensor, features: Tensor) -> Tensor:
     """(B, D), (B, D, H, W) -> (B, H, W)"""
     return torch.bmm(rows[:, None], features.flatten(2)).unflatten(2, features.shape[2:]).squeeze(1)
-
-
-def _xavier(num_rows: int, channels: int) -> Tensor:
-    return nn.init.xavier_uniform_(torch.empty(num_rows, channels, 3, 3))
 
 
 def _append(parameter: nn.Parameter, rows: Tensor) -> nn.Parameter:

@@ -96,9 +96,7 @@ class LocalizationNetwork(nn.Module):
         self.lineage = backbone.lineage
         self.backbone = backbone.shared
         self.classifier = Classifier(backbone.tail, backbone.tail_channels, config)
-        self.localizer = Localizer(
-            backbone.shared_channels, config.common_foreground, config.sharing, config.localizer_start == "zero"
-        )
+        self.localizer = Localizer(backbone.shared_channels, config.sharing, config.localizer_start == "zero")
         self.drift: DriftModules | None = None
         self.drift_config = DriftConfig()
         self._drift_shape = (backbone.shared_channels, backbone.tail_channels, config.head_width)
