@@ -10,6 +10,7 @@ from fdcnet import config
 from fdcnet.config import Config
 from fdcnet.data.records import Dataset
 from fdcnet.data.synthetic import make_synthetic
+from fdcnet.methods import find_method
 from fdcnet.training.learner import train
 
 SHRUNK = (
@@ -60,8 +61,13 @@ def small_dataset(tmp_path: Path) -> Dataset:
 
 @pytest.fixture
 def small_config() -> Callable[..., Config]:
-    """The smallest real run: the tiny backbone, two tasks of two classes, two epochs each."""
-    return lambda method, *overrides: config.load(None, [*SETTINGS, *overrides], method=method)
+    """The smallest real run: the tiny backbone, two tasks of two classes, two epochs each, the method's classifier."""
+
+    def make(method: str, *overrides: str) -> Config:
+        classifier = find_method(method).classifier or "linear"
+        return config.load(None, [*SETTINGS, f"model.classifier={classifier}", *overrides], method=method)
+
+    return make
 
 
 @pytest.fixture

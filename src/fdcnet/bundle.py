@@ -40,6 +40,7 @@ def save_bundle(state: State, path: Path) -> None:
         "classes": [{"name": name, "task": task} for name, task in zip(state.classes, state.task_numbers, strict=True)],
         "task_sizes": state.task_sizes,
         "num_compensated": state.network.drift.num_old if state.network.drift else 0,
+        "mixed": state.network.is_mixed,
         "config": to_dict(state.config),
     }
     _write_text(new / "fdcnet.json", json.dumps(description, indent=1, ensure_ascii=False))
@@ -57,6 +58,7 @@ def load_bundle(path: Path, memory: bool = True) -> State:
         len(description["classes"]),
         description["num_compensated"],
         config.drift,
+        description.get("mixed", False),
     )
     try:
         network.load_state_dict(load_file(_found(path) / "weights.safetensors"))

@@ -42,6 +42,8 @@ class DataConfig:
     """Side of the square the network sees."""  # BAS
     zoom: float = 0.6  # ours: results/tuning.md, J
     """Training squares are cut from this share to all of a photo's side and resized; 1: a plain crop (BAS)."""
+    colour: float = 0.0
+    """Brightness, contrast and saturation of training squares vary by up to this share; 0: they do not (BAS)."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,62 @@ class DriftConfig:
 
 
 @dataclass(frozen=True)
+class RebalancingConfig:
+    """Rebalancing (LUCIR); `aanets` has the same losses."""
+
+    less_forget: float = 10.0  # LUCIR's code, ImageNet; CIFAR: 5
+    """Weight of the less-forget loss, times the root of the number of old classes over that of new ones."""
+    margin_ranking: float = 1.0  # LUCIR
+    """Weight of the margin ranking loss."""
+    margin: float = 0.5  # LUCIR
+    """By how much an old class's own cosine shall exceed those of new classes."""
+    rivals: int = 2  # LUCIR
+    """How many new classes, the nearest ones, a photo of an old class is ranked against."""
+
+
+@dataclass(frozen=True)
+class CCILConfig:
+    """CCIL."""
+
+    kd: float = 1.0  # CCIL's code: 100 (ImageNet-100), of a mean over old classes too; of 100 classes, this
+    """Weight of distillation."""
+    power: float = 0.66  # CCIL's code
+    """It is multiplied by this power of all classes over new ones."""
+    temperature: float = 2.0  # CCIL
+    """Of the class probabilities that are distilled."""
+
+
+@dataclass(frozen=True)
+class AANetsConfig:
+    """AANets: what it adds to `rebalancing`."""
+
+    outer_every: int = (
+        10  # ours: a tenth of the steps, so that all methods see as many photos; authors: a pass an epoch
+    )
+    """Each so many steps, one learns the shares of the branches, on exemplars of all classes."""
+    outer_lr: float = 0.02  # ours, not tuned; the authors' 1e-8 leaves the shares where they were
+    """Learning rate of the shares."""
+
+
+@dataclass(frozen=True)
+class FosterConfig:
+    """FOSTER: boosting, then compression."""
+
+    boost_share: float = 0.57  # FOSTER's code: 170 epochs and 130
+    """Share of a later task's epochs for boosting; compression has the rest."""
+    boost_beta: float = 0.97  # FOSTER's code, ImageNet-100
+    """Logit alignment while boosting: how fast further photos of a class count less."""
+    compress_beta: float = 0.97  # FOSTER's code, ImageNet-100
+    """The same for the balanced distillation."""
+    kd: float = 1.0  # FOSTER's code
+    """Weight of distillation while boosting."""
+    temperature: float = 2.0  # FOSTER
+    """Of the class probabilities that are distilled."""
+    compress_weight_decay: float = 0.0  # FOSTER's code
+    """Of SGD while compressing."""
+
+
+@dataclass(frozen=True)
 class MemoryConfig:
     """The exemplars: the only old photos that a later task may see."""
 
@@ -217,6 +275,10 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     distill: DistillConfig = field(default_factory=DistillConfig)
     drift: DriftConfig = field(default_factory=DriftConfig)
+    rebalancing: RebalancingConfig = field(default_factory=RebalancingConfig)
+    ccil: CCILConfig = field(default_factory=CCILConfig)
+    aanets: AANetsConfig = field(default_factory=AANetsConfig)
+    foster: FosterConfig = field(default_factory=FosterConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     protocols: tuple[Protocol, ...] = (Protocol(),)
     """The first one goes to results.json, each further one to results-<map>.json."""

@@ -182,6 +182,12 @@ def test_report_of_two_runs(trained: tuple[Path, str], call: Call, tmp_path: Pat
     code, _, error = call("report", tmp_path / "photos")
     assert (code, error.splitlines()[0][:6]) == (2, "Error:")
 
+    code, said, error = call("compare", folder / "run", tmp_path / "second", "-o", tmp_path / "compared")
+    assert code == 0, error
+    assert "GT-known" in said
+    assert "lost" in said
+    assert {"compare.html", "compare.csv", "photos.png"} <= {path.name for path in (tmp_path / "compared").iterdir()}
+
 
 def test_an_existing_run_is_not_overwritten(trained: tuple[Path, str], call: Call) -> None:
     folder, _ = trained
@@ -273,6 +279,7 @@ VERBS = {
     ("predict",): "Say what is on photos and where",
     ("export",): "Make a model that runs without PyTorch",
     ("report",): "Write one self-contained HTML page about runs",
+    ("compare",): "Put methods side by side",
     ("methods",): "List the methods",
     ("data", "check"): "Open every photo and say what would spoil training",
     ("config", "show"): "Print the settings as a recipe",

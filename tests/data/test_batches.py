@@ -17,6 +17,7 @@ from fdcnet.data.batches import (
     normalise,
     paired_indices,
     prefetch,
+    recolour,
     rng,
     zoom_batch,
 )
@@ -307,6 +308,32 @@ def test_a_zoomed_square_reads_the_right_place() -> None:
     zoomed = zoom_batch(ramp, *one, torch.tensor([False]), 2)  # columns 2..6 in two halves: centres 3 and 5
     assert zoomed[0, 0, :, 0].tolist() == pytest.approx([25.0, 45.0])  # pixel centres lie at .5
     assert zoom_batch(ramp, *one, torch.tensor([True]), 2)[0, 0, :, 0].tolist() == pytest.approx([45.0, 25.0])
+
+
+def test_colours_by_hand() -> None:
+    photo = torch.tensor([[[[10.0, 20.0, 30.0], [40.0, 50.0, 60.0]]]])  # (1, 1, 2, 3): greys 20 and 50, mean 35
+    one, half, two = (torch.tensor([value]) for value in (1.0, 0.5, 2.0))
+    assert torch.equal(recolour(photo, one, one, one), photo)
+    assert recolour(photo, two, one, one).flatten().tolist() == [20, 40, 60, 80, 100, 120]
+    assert recolour(photo, one, half, one).flatten().tolist() == [15, 20, 25, 45, 50, 55]
+    assert recolour(photo, one, one, half).flatten().tolist() == [22.5, 27.5, 32.5, 37.5, 42.5, 47.5]
+    assert recolour(photo, one, one, two * 5).flatten().tolist() == [0, 0, 0, 85, 185, 255]
+
+
+@pytest.mark.parametrize("zoom", [0.5, 1.0])
+def test_colours_vary_in_training_alone_and_leave_the_places_as_they_are(pixels: Tensor, zoom: float) -> None:
+    flags, indices = torch.zeros(len(pixels)), [torch.tensor([0, 1])]
+
+    def first(augment: bool, colour: float) -> Tensor:
+        places = (flags, flags, indices, 8, augment, KEY, (0.0,) * 3, (1.0,) * 3, CPU)
+        [batch] = Batches(pixels, *places, zoom=zoom, colour=colour)
+        return batch.images
+
+    plain, coloured = first(True, 0.0), first(True, 0.4)
+    assert not torch.equal(plain, coloured)
+    assert torch.equal(coloured, first(True, 0.4))
+    assert torch.allclose(first(True, 1e-7), plain, atol=1e-3)
+    assert torch.equal(first(False, 0.4), first(False, 0.0))
 
 
 def test_zooming_repeats_and_differs_between_epochs(pixels: Tensor) -> None:

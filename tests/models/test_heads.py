@@ -100,3 +100,18 @@ def test_linear_rows_start_within_the_xavier_bound() -> None:
     scores.grow(20)
     assert scores.weight.abs().max() <= math.sqrt(6 / 120)
     assert scores.bias.abs().max() == 0
+
+
+def test_fixed_classes_keep_their_direction() -> None:
+    head = CosineScores(4)
+    head.grow(3)
+    head.num_fixed = 2
+    features = torch.randn(2, 4, 3, 3)
+    before = head(features)
+    head.num_fixed = 0
+    assert torch.equal(head(features), before)
+    head.num_fixed = 2
+    (head(features).square().sum() + head.activation(features).square().sum()).backward()
+    assert head.weight.grad is not None
+    assert torch.equal(head.weight.grad[:2], torch.zeros(2, 4))
+    assert head.weight.grad[2].abs().sum() > 0

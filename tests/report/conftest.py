@@ -122,7 +122,9 @@ def make_run(folder: Path, method: str) -> Path:
                 named = [name for name in losses if task > 1 or not name.startswith("kd")]
                 values = {name: 0.5 * i * np.exp(-epoch / 3) + 0.02 * rng.random() for i, name in enumerate(named, 1)}
                 line = {"task": task, "phase": phase, "epoch": epoch, "epochs": epochs, "losses": values}
-                record.append_metrics(line | {"lr": 0.003, "images_per_second": 212.0})
+                record.append_metrics(
+                    line | {"lr": 0.003, "images_per_second": 212.0, "seconds": 4.0, "parameters": 1_500_000}
+                )
         shown = [(j + 1, name, 10 * i) for j, group in enumerate(TASKS[:task]) for i, name in enumerate(group)]
         record.write_examples(task, [make_example(method, task, j, name, 17 * j + seed) for j, name, seed in shown])
     record.write_results(make_results(method))

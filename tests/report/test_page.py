@@ -116,6 +116,7 @@ def test_the_making_is_told(page: ElementTree.Element) -> None:
         assert fact in told
     assert "24 photos" in told
     assert "212 images/s" in told
+    assert "main 56 s (1.5 M parameters), drift 16 s (1.5 M parameters)" in told
     assert "backbone: tiny" in told
 
 

@@ -149,3 +149,15 @@ def test_a_loss_that_warms_up_counts_by_its_share_of_the_phase() -> None:
     phase = replace(phase_of(weight, lambda batch: {"a": weight * 1, "b": weight * 2}), warmup={"b": 0.5})
     run(phase, (0.0, 0.0, 0.0, 0.0))
     assert weight.item() == pytest.approx(-0.1 * (1 + 2 + 3 + 3))
+
+
+def test_an_outer_step_has_its_own_losses_parameters_and_rate() -> None:
+    inner, shares = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.tensor(1.0))
+    slow = replace(PLAIN, lr=0.01)
+    outer = Phase("outer", 1, {"shares": shares}, lambda batch: {"s": 2 * shares}, (), slow)
+    phase = replace(phase_of(inner, lambda batch: {"a": 1 * inner}), outer=outer, outer_every=2)
+    [epoch], _ = run(phase, (1.0, 1.0, 1.0, 1.0))
+    assert inner.item() == pytest.approx(1 - 2 * 0.1)  # steps 1 and 3
+    assert shares.item() == pytest.approx(1 - 2 * 0.01 * 2)  # steps 2 and 4
+    assert epoch.losses == pytest.approx({"a": (1 + 0.9) / 2, "s": (2 + 2 * 0.98) / 2})
+    assert epoch.lr == pytest.approx(0.1)

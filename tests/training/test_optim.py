@@ -59,9 +59,9 @@ def test_warmup_rises_in_a_straight_line(schedule: str, progress: float, expecte
 
 
 def test_four_groups_have_four_rates() -> None:
-    phase = phase_of(OptimConfig(lr=0.1, head_factor=10, bias_factor=2))
+    phase = phase_of(OptimConfig(lr=0.01, head_factor=10, bias_factor=2))
     optimizer = optim.make_optimizer(phase)
-    optim.set_rate(optimizer, 0.01)
+    assert optim.set_rate(optimizer, progress=0.0) == 0.01
     rates = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
     found = [rates[id(phase.parameters[name])] for name in NAMES]
     assert found == pytest.approx([0.01, 0.02, 0.1, 0.2])

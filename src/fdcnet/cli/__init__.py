@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 from safetensors import SafetensorError
 
-from fdcnet.cli import config, data, demo, doctor, evaluate, export, methods, predict, report, train
+from fdcnet.cli import compare, config, data, demo, doctor, evaluate, export, methods, predict, report, train
 from fdcnet.cli.console import errors
 from fdcnet.errors import UserError
 from fdcnet.export import ExportDiffers
@@ -29,6 +29,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("export")(export.export)
 app.command("report")(report.report)
+app.command("compare")(compare.compare)
 app.command("methods")(methods.methods)
 app.add_typer(data.app, name="data")
 app.add_typer(config.app, name="config")

@@ -43,14 +43,22 @@ def balanced_indices(labels: Tensor, batch_size: int, seed_key: Key, drop_last: 
 
 
 def paired_indices(
-    num_first: int, num_second: int, batch_size: int, seed_key: Key, drop_last: bool
+    num_first: int, num_second: int, batch_size: int, seed_key: Key, drop_last: bool, length: int = 0
 ) -> list[tuple[Tensor, Tensor]]:
-    """A batch of each set per step: one pass over the larger set, while the smaller one starts over, newly shuffled."""
+    """A batch of each set per step, `length` photos of each in all (0: one pass over the larger set).
+
+    A set that comes to its end starts over, newly shuffled.
+    """
     assert min(num_first, num_second) > 0, "both sets need photos"
-    length = max(num_first, num_second)
+    length = length or max(num_first, num_second)
     first = _split(_cycled(num_first, length, rng(*seed_key, "first")), batch_size, drop_last)
     second = _split(_cycled(num_second, length, rng(*seed_key, "second")), batch_size, drop_last)
     return list(zip(first, second, strict=True))
+
+
+def cycled_indices(num: int, length: int, batch_size: int, seed_key: Key, drop_last: bool) -> list[Tensor]:
+    """`length` photos out of `num`: whole shuffled passes, and a part of one at the end."""
+    return _split(_cycled(num, length, rng(*seed_key)), batch_size, drop_last)
 
 
 def _cycled(num: int, length: int, generator: np.random.Generator) -> np.ndarray:
@@ -102,6 +110,15 @@ def zoom_batch(photos: Tensor, top: Tensor, left: Tensor, side: Tensor, flip: Te
     return zoomed.permute(0, 2, 3, 1)
 
 
+def recolour(crops: Tensor, brightness: Tensor, saturation: Tensor, contrast: Tensor) -> Tensor:
+    """Squares (B, h, w, 3) in 0..255 with each of these multiplied by its factor (B,), as float."""
+    brightness, saturation, contrast = (factor[:, None, None, None] for factor in (brightness, saturation, contrast))
+    lit = crops.float() * brightness
+    grey = lit.mean(3, keepdim=True)
+    coloured = torch.lerp(grey, lit, saturation)
+    return torch.lerp(grey.mean((1, 2), keepdim=True), coloured, contrast).clamp_(0, 255)
+
+
 def normalise(
     crops: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor, dtype: torch.dtype = torch.float32
 ) -> Tensor:
@@ -130,6 +147,7 @@ class Batches:
         std: Sequence[float],
         device: torch.device,
         zoom: float = 1.0,
+        colour: float = 0.0,
     ) -> None:
         size = pixels.shape[1]
         assert len(pixels) == len(labels) == len(from_memory), "a label and a flag for each photo"
@@ -149,6 +167,10 @@ class Batches:
             places = _places(len(flat), size - crop, augment, seed_key)
             self.taken = [values.to(self.pixels.device) for values in (flat, *places)]
             self.places = []
+        self.colours = []
+        if augment and colour:
+            factors = 1 + colour * rng(*seed_key, "colour").uniform(-1, 1, (3, len(flat)))
+            self.colours = [torch.from_numpy(values).float().to(device) for values in factors]
         self.labels, self.from_memory = labels.cpu()[flat].to(device), from_memory.cpu()[flat].to(device)
 
     def __len__(self) -> int:
@@ -159,12 +181,14 @@ class Batches:
         if self.device.type == "cuda" and self.pixels.device.type == "cpu":
             photos = prefetch(taken.pin_memory() for taken in self._take())
         labels, from_memory = self.labels.split(self.lengths), self.from_memory.split(self.lengths)
-        places = [values.split(self.lengths) for values in self.places]
+        places, colours = ([v.split(self.lengths) for v in values] for values in (self.places, self.colours))
         for i, taken in enumerate(photos):
             crops = taken.to(self.device, non_blocking=True)
             if self.zooms:
                 top, left, side, flip = (values[i] for values in places)
                 crops = zoom_batch(crops, top, left, side, flip, self.crop)
+            if colours:
+                crops = recolour(crops, *(values[i] for values in colours))
             yield Batch(normalise(crops, self.mean, self.std), labels[i], from_memory[i])
 
     def _take(self) -> Iterator[Tensor]:

@@ -59,4 +59,4 @@ class Batch(NamedTuple):
 
     images: Tensor  # (B, 3, H, W)
     labels: Tensor  # (B,) int64
-    from_memory: Tensor  # (B,) bool: an exemplar of an old class
+    from_memory: Tensor  # (B,) bool: an exemplar (in paired batches also those drawn from the new classes)

@@ -4,13 +4,19 @@ import difflib
 from importlib.metadata import entry_points
 
 from fdcnet.errors import UserError
+from fdcnet.methods.aanets import AANets
 from fdcnet.methods.base import Method
 from fdcnet.methods.baseline import Baseline
+from fdcnet.methods.ccil import CCIL
 from fdcnet.methods.fdcnet import FDCNet
 from fdcnet.methods.finetune import Finetune
+from fdcnet.methods.foster import FOSTER
 from fdcnet.methods.joint import Joint
+from fdcnet.methods.rebalancing import Rebalancing
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Finetune, Baseline, FDCNet, Joint)}
+METHODS: dict[str, type[Method]] = {
+    kind.name: kind for kind in (Finetune, Rebalancing, CCIL, AANets, FOSTER, Baseline, FDCNet, Joint)
+}
 
 
 def all_methods() -> dict[str, type[Method]]:

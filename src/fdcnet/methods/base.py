@@ -26,11 +26,18 @@ class State:
     classes: list[str] = field(default_factory=list)
     task_sizes: list[int] = field(default_factory=list)  # number of classes of each finished task
     previous: LocalizationNetwork | None = None  # frozen, while a task is being learned
+    scaffold: nn.ModuleDict = field(default_factory=nn.ModuleDict)
+    """What else learns in a task and is not kept: in its checkpoints, not in the saved model."""
 
     @property
     def task_numbers(self) -> list[int]:
         """The task (1-based) in which each class came."""
         return [number for number, size in enumerate(self.task_sizes, start=1) for _ in range(size)]
+
+
+DataKind = Literal["new+memory", "balanced", "paired", "exemplars"]
+"""new+memory: each photo once. balanced: all classes equally often. exemplars: the memory and as many photos of
+each new class. paired: half of each batch new photos, half exemplars. All are epochs of the same number of photos."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,14 @@ class Phase:
     training: tuple[nn.Module, ...]  # in train mode; everything else stays as it is
     optim: OptimConfig
     is_head: Callable[[str], bool] = lambda name: True  # learned from scratch, so at the higher rate
-    data: Literal["new+memory", "balanced"] = "new+memory"
+    data: DataKind = "new+memory"
     warmup: Mapping[str, float] = field(default_factory=dict)  # loss -> share of the phase over which it rises
+    outer: "Phase | None" = None  # bilevel: each `outer_every`-th step has this one's photos, losses and parameters
+    outer_every: int = 10
+
+    def at(self, step: int) -> "Phase":
+        """The phase to which a step (from 0) of an epoch belongs: this one, or the outer one (never the first)."""
+        return self.outer if self.outer and step % self.outer_every == 1 else self
 
 
 class Method:
@@ -56,6 +69,8 @@ class Method:
     reference: ClassVar[str] = ""
     uses_memory: ClassVar[bool] = False
     one_task: ClassVar[bool] = False  # sees the data of all tasks at once
+    imprints: ClassVar[bool] = False  # new classes start with the mean features of their photos as weights
+    classifier: ClassVar[Literal["linear", "cosine"] | None] = None  # the one it needs; None: either will do
 
     def begin_task(self, state: State, task: Task) -> None:
         """Grow the heads; the outputs for old classes stay unchanged."""
@@ -82,7 +97,7 @@ class Method:
         return wsol_losses(state, outputs, batch)
 
     def end_task(self, state: State, task: Task) -> None:
-        state.previous = None
+        state.previous, state.scaffold = None, nn.ModuleDict()
 
     def outputs(self, state: State, images: Tensor, maps: bool = True) -> Outputs:
         """What the finished model says about images, for all classes so far; without `maps` no localization."""
@@ -97,27 +112,37 @@ class Method:
         return state.network.masks_of(outputs, labels)
 
 
-def wsol_losses(state: State, outputs: Outputs, batch: Batch) -> Losses:
-    """L_wsol (equation 6), term by term."""
+def wsol_losses(
+    state: State,
+    outputs: Outputs,
+    batch: Batch,
+    *,
+    network: LocalizationNetwork | None = None,
+    apart: Tensor | None = None,
+    divisor: Tensor | float = 1.0,
+) -> Losses:
+    """L_wsol (equation 6), term by term; of another `network` than the one that is kept, if given.
+
+    In both softmaxes, a photo does not compete with the classes in `apart` (B, K), and scores are divided by `divisor`.
+    """
     weights, train = state.config.weights, state.config.train
     masks = outputs.masks
-    apart = None
-    if train.separate_softmax and state.previous is not None:
-        apart = other_side(batch.labels, state.previous.num_classes, outputs.class_map.shape[1])
+    if apart is None and train.separate_softmax and state.previous is not None:
+        apart = without_old(batch.labels >= state.previous.num_classes, state.previous.num_classes, outputs)
     losses = {
-        "cls": bas.classification(outputs.scores, batch.labels, train.label_smoothing, apart),
+        "cls": bas.classification(outputs.scores / divisor, batch.labels, train.label_smoothing, apart),
         "area": weights.area * bas.area(masks),
     }
     if weights.cls_fg:
-        foreground = bas.foreground_scores(outputs.activation_map, masks)
+        foreground = bas.foreground_scores(outputs.activation_map, masks) / divisor
         losses["cls_fg"] = weights.cls_fg * bas.classification(foreground, batch.labels, apart=apart)
     if weights.bas:
-        background = state.network.background_score(outputs.features, masks, batch.labels)
+        background = (network or state.network).background_score(outputs.features, masks, batch.labels)
         image = bas.class_score(outputs.activation_map, batch.labels)
         losses["bas"] = weights.bas * bas.background_suppression(background, image)
     return losses
 
 
-def other_side(labels: Tensor, num_old: int, num_classes: int) -> Tensor:
-    """Separated softmax: for each photo of a new class, the old classes, with which it does not compete. (B, K) bool"""
-    return (labels >= num_old)[:, None] & (torch.arange(num_classes, device=labels.device) < num_old)
+def without_old(photos: Tensor, num_old: int, outputs: Outputs) -> Tensor:
+    """Separated softmax: these photos (B,) do not compete with the old classes. -> (B, K) bool"""
+    return photos[:, None] & (torch.arange(outputs.class_map.shape[1], device=photos.device) < num_old)

@@ -45,10 +45,20 @@ class CosineScores(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(0, channels))
         self.scale = nn.Parameter(torch.tensor(scale), requires_grad=learn_scale)
+        self.num_fixed = 0
+        """The first so many classes keep their direction: no gradient reaches it, and decay only shortens it."""
 
     @property
     def num_classes(self) -> int:
         return self.weight.shape[0]
+
+    @property
+    def directions(self) -> Tensor:
+        """(K, D), each of length one"""
+        weight: Tensor = self.weight
+        if self.num_fixed:
+            weight = torch.cat([weight[: self.num_fixed].detach(), weight[self.num_fixed :]])
+        return F.normalize(weight, dim=1)
 
     def grow(self, num_new: int) -> None:
         channels = self.weight.shape[1]
@@ -57,15 +67,14 @@ class CosineScores(nn.Module):
 
     def forward(self, class_features: Tensor) -> Tensor:
         """(B, D, H, W) -> (B, K, H, W)"""
-        cosine = F.conv2d(F.normalize(class_features, dim=1), F.normalize(self.weight, dim=1)[:, :, None, None])
-        return self.scale * cosine
+        return self.scale * F.conv2d(F.normalize(class_features, dim=1), self.directions[:, :, None, None])
 
     def activation(self, class_features: Tensor) -> Tensor:
         """Without feature normalisation, which would cancel exactly the magnitude that a mask takes away.
 
         The foreground loss reads it too: bounded scores would push its mask over the whole image.
         """
-        return F.conv2d(class_features, F.normalize(self.weight, dim=1)[:, :, None, None])
+        return F.conv2d(class_features, self.directions[:, :, None, None])
 
     def activation_of(self, class_features: Tensor, labels: Tensor) -> Tensor:
         """Only the map of each sample's own class: (B, D, H, W), (B,) -> (B, H, W)"""

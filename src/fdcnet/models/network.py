@@ -12,6 +12,7 @@ from fdcnet.config import DriftConfig, ModelConfig
 from fdcnet.models.backbones import Backbone, build_backbone
 from fdcnet.models.drift import DriftModules
 from fdcnet.models.heads import CosineScores, LinearScores, Localizer
+from fdcnet.models.pairs import Mixture
 from fdcnet.models.weights import pretrained_backbone
 
 
@@ -48,10 +49,10 @@ class Classifier(nn.Module):
         self.tail = tail
         relu = config.classifier == "linear" if config.feature_relu is None else config.feature_relu
         last = nn.ReLU() if relu else nn.Identity()
-        self.hidden = nn.Sequential(
+        self.hidden: nn.Module = nn.Sequential(
             nn.Conv2d(tail_channels, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), last
         )
-        for layer in self.hidden:
+        for layer in self.hidden.children():
             if isinstance(layer, nn.Conv2d):
                 nn.init.xavier_uniform_(layer.weight)  # BAS
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
@@ -94,12 +95,12 @@ class LocalizationNetwork(nn.Module):
     def __init__(self, backbone: Backbone, config: ModelConfig) -> None:
         super().__init__()
         self.lineage = backbone.lineage
-        self.backbone = backbone.shared
+        self.backbone: nn.Module = backbone.shared
         self.classifier = Classifier(backbone.tail, backbone.tail_channels, config)
         self.localizer = Localizer(backbone.shared_channels, config.sharing, config.localizer_start == "zero")
         self.drift: DriftModules | None = None
         self.drift_config = DriftConfig()
-        self._drift_shape = (backbone.shared_channels, backbone.tail_channels, config.head_width)
+        self.widths = (backbone.shared_channels, backbone.tail_channels, config.head_width)
 
     @property
     def num_classes(self) -> int:
@@ -131,10 +132,20 @@ class LocalizationNetwork(nn.Module):
         erased = features.detach() * (1 - masks).to(features.dtype)
         return functional_call(_ScoreOf(self.classifier), frozen | buffers, (erased, labels))
 
+    @property
+    def is_mixed(self) -> bool:
+        return isinstance(self.classifier.tail, Mixture)
+
+    def mix(self) -> None:
+        """Every level becomes a stable and a plastic copy of itself; the outputs stay what they are."""
+        for name, level in list(self.backbone.named_children()):
+            setattr(self.backbone, name, Mixture(level))
+        self.classifier.tail = Mixture(self.classifier.tail)
+
     def add_drift(self, num_old: int, config: DriftConfig) -> None:
         """Fresh compensation modules for the first `num_old` classes."""
         device = self.localizer.weight.device
-        drift = DriftModules(*self._drift_shape, num_old, config.zero_start)
+        drift = DriftModules(*self.widths, num_old, config.zero_start)
         self.drift = drift.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.drift_config = config
 
@@ -199,11 +210,18 @@ def new_network(config: ModelConfig, seed: int) -> LocalizationNetwork:
 
 
 def empty_network(
-    config: ModelConfig, lineage: str, num_classes: int, num_compensated: int = 0, drift: DriftConfig | None = None
+    config: ModelConfig,
+    lineage: str,
+    num_classes: int,
+    num_compensated: int = 0,
+    drift: DriftConfig | None = None,
+    mixed: bool = False,
 ) -> LocalizationNetwork:
     """The same graph without its values, to be filled from a file."""
     network = LocalizationNetwork(build_backbone(config.backbone, lineage, config.cut), config)
     network.grow(num_classes)
+    if mixed:
+        network.mix()
     if num_compensated:
         network.add_drift(num_compensated, drift or DriftConfig())
     return network

@@ -8,8 +8,8 @@ from itertools import pairwise
 from fdcnet.report.markup import Markup, tag
 
 # Okabe and Ito's colours, told apart by every common kind of colour vision; dash and marker tell them apart in print.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#a4508b", "#b8860b", "#56a0d3")
-DASHES = (None, "6 3", "2 3", "9 3 2 3", "12 4", "4 2 1 2")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#a4508b", "#b8860b", "#56a0d3", "#555b66", "#8a4b20")
+DASHES = (None, "6 3", "2 3", "9 3 2 3", "12 4", "4 2 1 2", "1 2", "14 3 3 3")
 MARKERS = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",  # circle
     "M-3.6 -3.6h7.2v7.2h-7.2z",  # square
@@ -17,6 +17,8 @@ MARKERS = (
     "M0 -5L5 0L0 5L-5 0z",  # diamond
     "M0 4.8L4.6 -3.6H-4.6z",  # triangle on its tip
     "M-4 -1.3h2.7v-2.7h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7z",  # plus
+    "M-4.2 -4.2L0 -1.6L4.2 -4.2L1.6 0L4.2 4.2L0 1.6L-4.2 4.2L-1.6 0z",  # star
+    "M-4.6 -2.2h9.2v4.4h-9.2z",  # bar
 )
 LETTER = 6.6  # width of a letter at the chart's font size: SVG cannot measure text
 LEGEND_ROW = 20
@@ -98,6 +100,20 @@ def line_chart(
         role="img",
         aria_label=title,
     )
+
+
+STANDALONE = """text{font:12px system-ui,"Segoe UI",Roboto,"Liberation Sans",Arial,sans-serif;fill:#61656e}
+.key{fill:#1d1f24}.end{font-weight:600}.line{fill:none;stroke-width:2;stroke-linejoin:round}
+.grid{stroke:#e3e1dc}.axis{stroke:#61656e}.divider{stroke:#e3e1dc}.band{fill:#f0eee9}"""
+
+
+def standalone(chart: Markup) -> str:
+    """The chart as a file of its own, on white."""
+    ground = tag("rect", width="100%", height="100%", fill="#fff")
+    opening, rest = chart.split(">", 1)
+    width, height = opening.partition('viewBox="0 0 ')[2].split('"')[0].split()
+    outside = f'xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+    return f"{opening} {outside}>{tag('style', Markup(STANDALONE))}{ground}{rest}\n"
 
 
 def swatch(style: int) -> Markup:
@@ -206,7 +222,14 @@ def _end_values(series: Sequence[Series], frame: _Frame) -> list[Markup]:
         lower[0] = max(lower[0], upper[0] + 14)
     overhang = max(0.0, ends[-1][0] - frame.bottom - 4) if ends else 0.0
     return [
-        tag("text", f"{value:.1f}", x=x, y=round(y - overhang, 1), class_="end", style=f"fill:{_colour(int(style))}")
+        tag(
+            "text",
+            f"{value:.1f}".replace("-", "−"),
+            x=x,
+            y=round(y - overhang, 1),
+            class_="end",
+            style=f"fill:{_colour(int(style))}",
+        )
         for y, x, value, style in ends
     ]
 

@@ -68,6 +68,7 @@ def _facts(run: Run) -> Markup:
         "Resumed": ", ".join(resumed) or None,
         "Duration": duration(facts["seconds"]) if facts.get("seconds") else "not finished",
         "Speed": f"{statistics.median(speeds):,.0f} images/s (median over epochs)" if speeds else None,
+        "Phases": _phases(run) or None,
         "GPU memory": f"{peak / 1000:.1f} GB at most" if peak else None,
         "Memory of old photos": count(memory, "photo") if memory is not None else None,
         "Data": ", ".join([str(name) for name in [run.data_name] if name] + photos) or None,
@@ -76,6 +77,16 @@ def _facts(run: Run) -> Markup:
     }
     shown = [join(tag("dt", name), tag("dd", value)) for name, value in rows.items() if value is not None]
     return tag("dl", shown, class_="facts-list")
+
+
+def _phases(run: Run) -> str:
+    """What each phase costs, over all tasks: main 12 min (25.1 M parameters), drift 41 s (19.9 M parameters)."""
+    said = []
+    for name in dict.fromkeys(line["phase"] for line in run.metrics if "parameters" in line):
+        lines = [line for line in run.metrics if line["phase"] == name and "parameters" in line]
+        millions = max(line["parameters"] for line in lines) / 1e6
+        said.append(f"{name} {duration(sum(line['seconds'] for line in lines))} ({millions:.1f} M parameters)")
+    return ", ".join(said)
 
 
 def _folded(run: Run) -> Markup:

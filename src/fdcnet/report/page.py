@@ -39,21 +39,26 @@ def render(runs: Sequence[Run], title: str | None = None) -> str:
         ("numbers", "All numbers", numbers(runs)),
         ("making", "How it was made", making(runs)),
     ]
-    sections = [section for section in sections if section[2]]
     learned = task_line(runs)
     header = [
         tag("p", learned if title else "Run report", class_="eyebrow"),
         tag("h1", title or learned),
         verdict(runs),
-        tag("nav", [tag("a", name, href=f"#{anchor}") for anchor, name, _ in sections[1:]], aria_label="Sections"),
     ]
+    return document(title or learned, header, sections)
+
+
+def document(title: str, header: Sequence[Markup], sections: Sequence[tuple[str, str, Markup]]) -> str:
+    """A whole page of sections (anchor, name, content), without those that are empty."""
+    sections = [section for section in sections if section[2]]
+    links = [tag("a", name, href=f"#{anchor}") for anchor, name, _ in sections[1:]]
     body = tag(
         "body",
-        tag("header", header),
+        tag("header", *header, tag("nav", links, aria_label="Sections")),
         tag("main", [_section(*section) for section in sections]),
         tag("footer", tag("p", "Written by fdcnet. This page is complete in itself: it loads and runs nothing.")),
     )
-    return "<!DOCTYPE html>\n" + tag("html", _head(title or learned), body, lang="en") + "\n"
+    return "<!DOCTYPE html>\n" + tag("html", _head(title), body, lang="en") + "\n"
 
 
 def _head(title: str) -> Markup:

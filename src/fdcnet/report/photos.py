@@ -36,12 +36,12 @@ def photos(runs: Sequence[Run]) -> Markup:
             "The same test photos after each task, in the order in which the run stored them. Under each photo: the "
             "class with the highest score, and the overlap (IoU) of the predicted box with the true one.",
         ),
-        _key(),
+        key(),
         groups,
     )
 
 
-def _key() -> Markup:
+def key() -> Markup:
     return tag(
         "ul",
         tag("li", tag("i", class_="box predicted"), "predicted box"),
@@ -79,25 +79,32 @@ def _photo(runs: Sequence[Run], image: str, group: int, tasks: Sequence[int]) ->
 
 
 def _tile(run: Run, example: dict[str, Any] | None, task: int) -> Markup:
-    picture = _picture(run, example) if example else None
+    picture = painted(run, example) if example else None
     if example is None or picture is None:
         return tag("div", MISSING, class_="unknown")
+    alt, caption = caption_of(run, example, task)
+    return tag("figure", tag("img", src=data_uri(picture), alt=alt, width=TILE, height=TILE, loading="lazy"), caption)
+
+
+def caption_of(run: Run, example: Mapping[str, Any], task: int | None = None) -> tuple[str, Markup]:
+    """What stands for the photo and what stands below it: the predicted class and the overlap, right or wrong."""
     label, predicted = readable(example.get("label", "")), readable(example.get("predicted", ""))
     score, iou = example.get("score"), example.get("iou")
     sure = "" if score is None else f" {percent(100 * score, digits=0)}"
     overlap = "" if iou is None else f"IoU {iou:.2f}"
     limit = (run.main.get("protocol") or {}).get("iou", 0.5)
-    alt = f"{label} after task {task} ({run.label}): taken for {predicted}{sure}. {overlap}".strip()
+    when = f" after task {task}" if task else ""
+    alt = f"{label}{when} ({run.label}): taken for {predicted}{sure}. {overlap}".strip()
     caption = tag(
         "figcaption",
-        tag("small", f"after task {task}"),
+        tag("small", f"after task {task}") if task else None,
         tag("span", _mark(label == predicted), tag("bdi", predicted), sure),
         tag("span", _mark(iou > limit), overlap) if iou is not None else None,
     )
-    return tag("figure", tag("img", src=picture, alt=alt, width=TILE, height=TILE, loading="lazy"), caption)
+    return alt, caption
 
 
-def _picture(run: Run, example: Mapping[str, Any]) -> str | None:
+def painted(run: Run, example: Mapping[str, Any]) -> Image.Image | None:
     """The overlay, or None where a file is missing, damaged, or not in the run folder."""
     root = run.folder.resolve()
     paths = [(root / str(example.get(key))).resolve() for key in ("image", "map")]
@@ -112,7 +119,7 @@ def _picture(run: Run, example: Mapping[str, Any]) -> str | None:
         return None
     true_boxes = [_scaled(box, scale) for box in example.get("true_boxes") or []]
     box = _scaled(example.get("box"), scale)
-    return data_uri(overlay(pixels, values, box, [true for true in true_boxes if true], opacity=0.6))
+    return overlay(pixels, values, box, [true for true in true_boxes if true], opacity=0.6)
 
 
 def _scaled(box: Sequence[float | None] | None, scale: Sequence[float]) -> list[float] | None:

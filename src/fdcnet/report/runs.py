@@ -2,15 +2,16 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fdcnet.record import RunRecord
+from fdcnet.errors import UserError
+from fdcnet.record import SCHEMA, RunRecord, read_mapping
 from fdcnet.report.tables import group_sizes, measured
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     label: str
     style: int  # of its lines and markers
@@ -46,18 +47,28 @@ class Run:
         return (self.facts.get("data") or {}).get("name") or self.main.get("dataset")
 
 
-def load(folders: Sequence[Path]) -> list[Run]:
-    """Open the runs and name each by its method, or by method and folder where two share a method."""
-    records = [RunRecord.open(folder) for folder in folders]
-    facts = [record.run() for record in records]
-    names = [str((fact.get("config") or {}).get("method") or "run") for fact in facts]
-    for part in (lambda i: f" ({records[i].folder.resolve().name})", lambda i: f" #{i + 1}"):
+def load(paths: Sequence[Path]) -> list[Run]:
+    """Open run folders, or results files, and name each by its method, or method and file where two share a method."""
+    runs = [_from_file(path) if path.is_file() else _from_folder(path) for path in paths]
+    names = [run.label for run in runs]
+    for part in (lambda i: f" ({paths[i].resolve().stem})", lambda i: f" #{i + 1}"):
         shared = {name for name, number in Counter(names).items() if number > 1}
         names = [name + part(i) if name in shared else name for i, name in enumerate(names)]
-    return [
-        Run(names[i], i, record.folder, facts[i], record.metrics(), record.results(), record.examples())
-        for i, record in enumerate(records)
-    ]
+    return [replace(run, label=names[i], style=i) for i, run in enumerate(runs)]
+
+
+def _from_folder(folder: Path) -> Run:
+    record = RunRecord.open(folder)
+    facts = record.run()
+    method = str((facts.get("config") or {}).get("method") or "run")
+    return Run(method, 0, folder, facts, record.metrics(), record.results(), record.examples())
+
+
+def _from_file(file: Path) -> Run:
+    results = read_mapping(file)
+    if results.get("schema") != SCHEMA or not results.get("tasks"):
+        raise UserError(f"{file} does not hold results.", "Name a results.json, or the folder of a run.")
+    return Run(str(results.get("method")), 0, file, results.get("made") or {}, [], {file.stem: results}, {})
 
 
 def all_results(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
@@ -65,9 +76,15 @@ def all_results(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     named = {}
     for run in runs:
         for file, results in run.results.items():
-            kind = (results.get("protocol") or {}).get("map") or file
-            named[f"{run.label}, {kind} map" if len(run.results) > 1 else run.label] = results
+            protocol = results.get("protocol") or {}
+            kind = f"{protocol.get('map') or file} map" + ("" if finished(results) else ", network alone")
+            named[f"{run.label}, {kind}" if len(run.results) > 1 else run.label] = results
     return named
+
+
+def finished(results: dict[str, Any]) -> bool:
+    """Whether these are the method's answers, and not those of its network without what the method adds."""
+    return bool((results.get("protocol") or {}).get("compensated", True))
 
 
 def key_metrics(runs: Sequence[Run]) -> tuple[str, str]:

@@ -23,6 +23,7 @@ METRICS = {
     "gt_known_best": "GT-known at best threshold",
     "best_threshold": "Best threshold",
 }
+METRICS_OF = {name: metric for metric, name in METRICS.items()}
 BRIEF = ("top1_loc", "top5_loc", "gt_known", "top1_cls")  # what fits a terminal
 SPLIT = ("top1_loc", "gt_known")  # the metrics that are also shown for old and new classes apart
 MISSING = "–"
@@ -109,6 +110,28 @@ def summary_table(runs: Mapping[str, Results]) -> Table:
     return Table(tuple(columns), tuple(rows)).without_empty_columns()
 
 
+def comparison_table(runs: Mapping[str, Results]) -> Table:
+    """One row per run: what papers print, and how much was forgotten."""
+    metrics = ("top1_loc", "top5_loc", "gt_known", "top1_cls")
+    columns = [("Method", "")]
+    for metric in metrics:
+        columns += [
+            (METRICS[metric], part) for part in ("average", "last", *(["forgetting"] if metric in SPLIT else []))
+        ]
+    rows: list[tuple[Cell, ...]] = []
+    for label, results in runs.items():
+        parts = [(results.get(part), METRICS_OF[name]) for name, part in columns[1:]]
+        rows.append((label, *(measured(values, metric) for values, metric in parts)))
+    return Table(tuple(columns), tuple(rows)).without_empty_columns()
+
+
+def narrow(table: Table) -> Table:
+    """The columns of a comparison that fit a terminal, with shorter words."""
+    kept = table.select([i for i, (name, _) in enumerate(table.columns) if METRICS_OF.get(name) in (None, *SPLIT)])
+    short = {"average": "avg", "forgetting": "lost"}
+    return Table(tuple((name, short.get(part, part)) for name, part in kept.columns), kept.rows)
+
+
 def measured(values: Mapping[str, Any] | None, metric: str) -> float | None:
     """A number, or None where there is none (no boxes, a metric that was not asked for)."""
     value = (values or {}).get(metric)
@@ -175,7 +198,8 @@ def to_rich(table: Table, title: str | None = None, digits: int = 1) -> rich.tab
 
     drawn = rich.table.Table(title=title)
     for i, name in enumerate(table.header):
-        drawn.add_column(Text(name), justify="right" if i else "left")
+        width = 0 if i else min(16, max((len(show(row[0])) for row in table.rows), default=0))
+        drawn.add_column(Text(name), justify="right" if i else "left", min_width=width)
     for row in table.rows:
         drawn.add_row(*(Text(show(cell, digits)) for cell in row))
     return drawn

@@ -61,6 +61,8 @@ def protocol_in_words(protocol: Mapping[str, Any]) -> str:
         said.append(f"The box is sought in {FRAMES[protocol['frame']]}.")
     if protocol.get("crops") in CROPS:
         said.append(f"The class score is {CROPS[protocol['crops']]}.")
+    if not protocol.get("compensated", True):
+        said.append("The network alone is measured, without what the method adds to its outputs for old classes.")
     if protocol.get("average") in AVERAGES:
         said.append(f"Percentages are means over {AVERAGES[protocol['average']]}.")
     return " ".join(said)

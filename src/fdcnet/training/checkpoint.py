@@ -25,12 +25,19 @@ class Position:
 class Checkpoint:
     position: Position
     network: dict[str, Tensor]
+    scaffold: dict[str, Tensor]
     momenta: dict[str, Tensor]
 
 
-def save_checkpoint(run_dir: Path, position: Position, network: nn.Module, momenta: dict[str, Tensor]) -> None:
-    tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
-    tensors |= {f"momentum.{name}": value for name, value in momenta.items()}
+def save_checkpoint(
+    run_dir: Path, position: Position, network: nn.Module, momenta: dict[str, Tensor], scaffold: nn.Module | None = None
+) -> None:
+    parts = {
+        "network": network.state_dict(),
+        "scaffold": scaffold.state_dict() if scaffold else {},
+        "momentum": momenta,
+    }
+    tensors = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
     beside = run_dir / (FILE + ".new")
     save_file(
         {name: value.detach().cpu().contiguous() for name, value in tensors.items()},
@@ -49,11 +56,11 @@ def read_checkpoint(run_dir: Path) -> Checkpoint | None:
     with safe_open(path, framework="pt") as file:
         position = Position(**json.loads(file.metadata()["position"]))
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 not a dict
-    parts: dict[str, dict[str, Tensor]] = {"network": {}, "momentum": {}}
+    parts: dict[str, dict[str, Tensor]] = {"network": {}, "scaffold": {}, "momentum": {}}
     for name, value in tensors.items():
         part, _, rest = name.partition(".")
         parts[part][rest] = value
-    return Checkpoint(position, parts["network"], parts["momentum"])
+    return Checkpoint(position, parts["network"], parts["scaffold"], parts["momentum"])
 
 
 def remove_checkpoint(run_dir: Path) -> None:

@@ -26,6 +26,7 @@ def refuse_impossible(config: Config, method: Method, stream: Sequence[Task]) ->
         )
     for name, value, fits, wanted in (
         ("data.zoom", data.zoom, 0 < data.zoom <= 1, "more than 0 and at most 1"),
+        ("data.colour", data.colour, 0 <= data.colour < 1, "0 or more and less than 1"),
         ("train.base_epochs", train.base_epochs, train.base_epochs > 0, "1 or more"),
         ("train.step_epochs", train.step_epochs, train.step_epochs > 0, "1 or more"),
         ("drift.epochs", config.drift.epochs, config.drift.epochs > 0, "1 or more"),
@@ -48,6 +49,11 @@ def refuse_impossible(config: Config, method: Method, stream: Sequence[Task]) ->
         raise UserError(
             "There are no test photos of the first task's classes, so nothing could be measured.",
             "Move some photos to a test/ folder, or set some aside with --set data.holdout=0.2.",
+        )
+    if method.classifier not in (None, config.model.classifier):
+        raise UserError(
+            f"{method.name} needs a {method.classifier} classifier, not a {config.model.classifier} one.",
+            f"Set model.classifier={method.classifier}, as its recipes do.",
         )
     if method.uses_memory:
         ExemplarMemory(config.memory.budget).quota(stream[-1].num_classes)

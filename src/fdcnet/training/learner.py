@@ -133,7 +133,8 @@ class Learner:
         photos = self.test_photos.of_classes(state.classes)
         rows = pick_examples(photos.records, state)
         tables = measure(state, self.method, self.runtime, photos, self.config.protocols, keep=rows)
-        examples = examples_of(state, photos, tables[0], self.config.protocols[0], rows)
+        shown = next((i for i, protocol in enumerate(self.config.protocols) if protocol.map == "class"), 0)
+        examples = examples_of(state, photos, tables[shown], self.config.protocols[shown], rows)
         self.folder.record.write_examples(task.number, examples)
         self.folder.save_tables(task.number, tables)
 

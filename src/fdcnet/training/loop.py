@@ -1,6 +1,7 @@
 """One phase: epochs of steps that sum a method's named losses, with the guard against losses that are no numbers."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ class Epoch:
     losses: dict[str, float]
     lr: float
     images_per_second: float
+    seconds: float
 
 
 def run_phase(
@@ -46,15 +48,15 @@ def run_phase(
         started, num_images, sums = time.perf_counter(), 0, Sums()
         for step, batch in enumerate(epoch_batches(number)):
             progress = ((number - 1) * steps_per_epoch + step) / total_steps
-            lr = optim.rate(progress, phase.optim)
-            optim.set_rate(optimizer, lr)
+            lr = optim.set_rate(optimizer, progress)
+            current = phase.at(step)
             with autocast:
-                losses = phase.losses(batch)
+                losses = current.losses(batch)
                 total = torch.stack([risen(phase, name, value, progress) for name, value in losses.items()]).sum()
             optimizer.zero_grad(set_to_none=True)
             total.backward()
             if phase.optim.clip_norm:
-                torch.nn.utils.clip_grad_norm_(phase.parameters.values(), phase.optim.clip_norm)
+                torch.nn.utils.clip_grad_norm_(current.parameters.values(), phase.optim.clip_norm)
             optimizer.step()
             sums.add(losses)
             if step % GUARD_EVERY == 0:
@@ -63,7 +65,7 @@ def run_phase(
             on_step(len(batch.labels))
         sums.check(phase, number, steps_per_epoch)
         seconds = time.perf_counter() - started
-        on_epoch(Epoch(number, sums.means(), lr, num_images / seconds))
+        on_epoch(Epoch(number, sums.means(), lr, num_images / seconds, seconds))
     for module in phase.training:
         module.eval()
 
@@ -77,22 +79,22 @@ def risen(phase: Phase, name: str, loss: Tensor, progress: float) -> Tensor:
 
 
 class Sums:
-    """Running sums of the named losses, kept on the device until somebody looks."""
+    """Running sums of the named losses, kept on the device until somebody looks. An outer step has other names."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
-        self.values: Tensor | None = None
-        self.count = 0
+        self.sums: dict[tuple[str, ...], Tensor] = {}
+        self.counts: Counter[tuple[str, ...]] = Counter()
 
     def add(self, losses: Losses) -> None:
-        values = torch.stack([value.detach().float() for value in losses.values()])
-        self.names = list(losses)
-        self.values = values if self.values is None else self.values + values
-        self.count += 1
+        names, values = tuple(losses), torch.stack([value.detach().float() for value in losses.values()])
+        self.sums[names] = self.sums[names] + values if names in self.sums else values
+        self.counts[names] += 1
 
     def means(self) -> dict[str, float]:
-        assert self.values is not None
-        return dict(zip(self.names, (self.values / self.count).tolist(), strict=True))
+        means: dict[str, float] = {}
+        for names, values in self.sums.items():
+            means |= zip(names, (values / self.counts[names]).tolist(), strict=True)
+        return means
 
     def check(self, phase: Phase, epoch: int, step: int) -> None:
         means = self.means()

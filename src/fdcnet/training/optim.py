@@ -1,6 +1,7 @@
 """The optimizer: SGD in four groups (pretrained or head, weight or bias), and its learning rate over a phase."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,20 +11,30 @@ from fdcnet.methods.base import Phase
 
 
 def make_optimizer(phase: Phase) -> torch.optim.SGD:
+    """For an outer phase too: a parameter without a gradient is left alone, so each step moves its own."""
+    groups = [group for part in (phase, phase.outer) if part for group in _groups(part)]
+    return torch.optim.SGD(groups, fused=all(parameter.is_cuda for parameter in all_parameters(phase).values()))
+
+
+def _groups(phase: Phase) -> list[dict[str, Any]]:
     config = phase.optim
     groups: dict[float, list[torch.nn.Parameter]] = {}
     for name, parameter in phase.parameters.items():
         factor = config.head_factor if phase.is_head(name) else 1.0
         factor *= config.bias_factor if name.endswith("bias") else 1.0
         groups.setdefault(factor, []).append(parameter)
-    return torch.optim.SGD(
-        [{"params": parameters, "factor": factor} for factor, parameters in groups.items()],
-        lr=config.lr,
-        momentum=config.momentum,
-        nesterov=config.nesterov and config.momentum > 0,
-        weight_decay=config.weight_decay,
-        fused=all(parameter.is_cuda for parameter in phase.parameters.values()),
-    )
+    common = {
+        "optim": config,
+        "lr": config.lr,
+        "momentum": config.momentum,
+        "nesterov": config.nesterov and config.momentum > 0,
+        "weight_decay": config.weight_decay,
+    }
+    return [{"params": parameters, "factor": factor, **common} for factor, parameters in groups.items()]
+
+
+def all_parameters(phase: Phase) -> dict[str, torch.nn.Parameter]:
+    return phase.parameters | (phase.outer.parameters if phase.outer else {})
 
 
 def rate(progress: float, config: OptimConfig) -> float:
@@ -37,19 +48,22 @@ def rate(progress: float, config: OptimConfig) -> float:
     return config.lr
 
 
-def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+def set_rate(optimizer: torch.optim.Optimizer, progress: float) -> float:
+    """Set the rates of all groups; -> that of the first settings, which are the phase's own."""
     for group in optimizer.param_groups:
-        group["lr"] = lr * group["factor"]
+        group["lr"] = rate(progress, group["optim"]) * group["factor"]
+    return rate(progress, optimizer.param_groups[0]["optim"])
 
 
 def momenta(optimizer: torch.optim.Optimizer, phase: Phase) -> dict[str, Tensor]:
     """The optimizer's memory by parameter name, for the checkpoint."""
-    buffers = {name: optimizer.state[parameter].get("momentum_buffer") for name, parameter in phase.parameters.items()}
+    parameters = all_parameters(phase).items()
+    buffers = {name: optimizer.state[parameter].get("momentum_buffer") for name, parameter in parameters}
     return {name: buffer for name, buffer in buffers.items() if buffer is not None}
 
 
 @torch.no_grad()
 def restore_momenta(optimizer: torch.optim.Optimizer, phase: Phase, buffers: dict[str, Tensor]) -> None:
     for name, buffer in buffers.items():
-        parameter = phase.parameters[name]
+        parameter = all_parameters(phase)[name]
         optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(buffer)

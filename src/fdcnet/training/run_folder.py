@@ -85,7 +85,8 @@ class RunFolder(Journal):
         self._record_epoch(position.task, phase, epoch)
         waited = time.monotonic() - self.last_save
         if epoch.number == phase.epochs or waited > 60 * self.config.train.checkpoint_minutes:
-            checkpoint.save_checkpoint(self.path, position, state.network, optim.momenta(optimizer, phase))
+            momenta = optim.momenta(optimizer, phase)
+            checkpoint.save_checkpoint(self.path, position, state.network, momenta, state.scaffold)
             self.last_save = time.monotonic()
 
     def _record_epoch(self, task: int, phase: Phase, epoch: Epoch) -> None:
@@ -98,6 +99,8 @@ class RunFolder(Journal):
                 "losses": epoch.losses,
                 "lr": epoch.lr,
                 "images_per_second": round(epoch.images_per_second, 1),
+                "seconds": round(epoch.seconds, 2),
+                "parameters": sum(parameter.numel() for parameter in phase.parameters.values()),
                 "gpu_memory_mb": torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_initialized() else None,
             }
         )

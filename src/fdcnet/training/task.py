@@ -1,20 +1,18 @@
 """One task: the phases of a method over its new photos and the exemplars, then what is kept of them."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from fdcnet.data.batches import Batches, balanced_indices, epoch_indices
+from fdcnet.data.batches import Batches
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Task
-from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import Method, Phase, State
 from fdcnet.training import optim
 from fdcnet.training.checkpoint import Checkpoint, Position
 from fdcnet.training.exemplars import keep_exemplars, labels_of
 from fdcnet.training.imprint import imprint
 from fdcnet.training.loop import Epoch, run_phase
+from fdcnet.training.photos import Photos, gather_photos, indices_of, needs_drawn
 from fdcnet.training.runtime import Runtime
 from fdcnet.training.seeding import seed_torch
 
@@ -31,15 +29,6 @@ class Journal:
     ) -> None: ...
 
 
-@dataclass(frozen=True)
-class Photos:
-    """What a task learns from: its own photos and the exemplars, in one row of pixels."""
-
-    pixels: Tensor  # (N, S, S, 3) uint8
-    labels: Tensor  # (N,)
-    from_memory: Tensor  # (N,) bool
-
-
 def learn_task(
     state: State, method: Method, task: Task, new: PixelCache, runtime: Runtime, journal: Journal | None = None
 ) -> None:
@@ -47,14 +36,17 @@ def learn_task(
     journal = journal or Journal()
     seed_torch(state.config.seed, "grow", task.number)
     method.begin_task(state, task)
-    if state.config.train.imprint and task.num_old:
+    if task.num_old and (method.imprints or state.config.train.imprint):
         imprint(state, runtime, task, new)
-    photos = with_memory(new.pixels, labels_of(new, task), state.memory)
 
     checkpoint = journal.resume(task)
     if checkpoint:
         state.network.load_state_dict(checkpoint.network)
-    for index, phase in enumerate(method.phases(state, task)):
+        state.scaffold.load_state_dict(checkpoint.scaffold)
+    phases = method.phases(state, task)
+    draw, key = any(map(needs_drawn, phases)), (state.config.seed, task.number)
+    photos = gather_photos(new.pixels, labels_of(new, task), state.memory, task, draw, key)
+    for index, phase in enumerate(phases):
         if checkpoint and index < checkpoint.position.phase:
             continue
         resumed = checkpoint if checkpoint and index == checkpoint.position.phase else None
@@ -84,9 +76,7 @@ def _run_phase(
         optim.restore_momenta(optimizer, phase, resumed.momenta)
 
     def indices(epoch: int) -> list[Tensor]:
-        if phase.data == "balanced":
-            return balanced_indices(photos.labels, config.train.batch_size, (*key, epoch, "order"), drop_last=True)
-        return epoch_indices(len(photos.labels), config.train.batch_size, (*key, epoch, "order"), drop_last=True)
+        return indices_of(phase, photos, config.train.batch_size, (*key, epoch, "order"))
 
     def batches(epoch: int) -> Batches:
         return Batches(
@@ -97,6 +87,7 @@ def _run_phase(
             crop=config.data.crop,
             augment=True,
             zoom=config.data.zoom,
+            colour=config.data.colour,
             seed_key=(*key, epoch, "crop"),
             mean=lineage.mean,
             std=lineage.std,
@@ -121,13 +112,3 @@ def _run_phase(
         on_epoch=epoch_ended,
     )
     listener.phase_ended()
-
-
-def with_memory(pixels: Tensor, labels: Tensor, memory: ExemplarMemory) -> Photos:
-    if not len(memory):
-        return Photos(pixels, labels, torch.zeros(len(labels), dtype=torch.bool))
-    return Photos(
-        torch.cat([pixels, memory.all_pixels().to(pixels.device)]),
-        torch.cat([labels, memory.all_labels()]),
-        torch.arange(len(labels) + len(memory)) >= len(labels),
-    )

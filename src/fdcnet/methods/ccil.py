@@ -1,0 +1,39 @@
+"""CCIL: each step sees new photos, which compete among the new classes, and as many exemplars of all classes."""
+
+from dataclasses import replace
+
+import torch
+
+from fdcnet.data.records import Batch, Task
+from fdcnet.losses import distillation as kd
+from fdcnet.methods.base import Losses, Method, Phase, State, without_old, wsol_losses
+from fdcnet.models.network import Outputs
+
+
+class CCIL(Method):
+    name = "ccil"
+    summary = "Pairs new photos with exemplars of all classes; only the latter compare old with new. Distils scores."
+    reference = "Mittal et al., Essentials for Class Incremental Learning, CVPR Workshops 2021"
+    uses_memory = True
+    classifier = "cosine"
+
+    def begin_task(self, state: State, task: Task) -> None:
+        if task.num_old:
+            state.previous = state.network.frozen_copy()
+        super().begin_task(state, task)
+
+    def phases(self, state: State, task: Task) -> list[Phase]:
+        [main] = super().phases(state, task)
+        return [replace(main, data="paired") if task.num_old else main]
+
+    def losses(self, state: State, outputs: Outputs, batch: Batch) -> Losses:
+        """Means over the whole batch: half of what the authors' sums over its two halves are, in every term."""
+        if state.previous is None:
+            return wsol_losses(state, outputs, batch)
+        config, num_old, num_classes = state.config.ccil, state.previous.num_classes, state.network.num_classes
+        losses = wsol_losses(state, outputs, batch, apart=without_old(~batch.from_memory, num_old, outputs))
+        with torch.no_grad():
+            before = state.previous(batch.images, maps=False).scores
+        weight = config.kd * (num_classes / (num_classes - num_old)) ** config.power
+        losses["kd_cls"] = weight * kd.kd_classes(outputs.scores, before, config.temperature)
+        return losses

@@ -1,0 +1,97 @@
+"""FOSTER: a second network learns what the frozen one lacks; then a single student learns from both."""
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fdcnet.data.records import Batch, Task
+from fdcnet.losses import bas, peers
+from fdcnet.methods.base import Losses, Method, Phase, State, wsol_losses
+from fdcnet.models.boosted import boosted, learning_parts
+from fdcnet.models.heads import LinearScores
+from fdcnet.models.network import LocalizationNetwork
+
+
+class FOSTER(Method):
+    name = "foster"
+    summary = "Replays a memory; boosts the frozen network with a second one, then distils both into a single student."
+    reference = "Wang et al., FOSTER: Feature Boosting and Compression, ECCV 2022"
+    uses_memory = True
+    classifier = "linear"
+
+    def begin_task(self, state: State, task: Task) -> None:
+        """The student is the network itself, grown from the old one."""
+        if task.num_old:
+            state.previous = state.network.frozen_copy()
+        super().begin_task(state, task)
+        if state.previous:
+            state.scaffold["teacher"] = boosted(state.previous, len(task.classes))
+            state.scaffold["expert"] = copy.deepcopy(state.network.classifier.output)
+
+    def phases(self, state: State, task: Task) -> list[Phase]:
+        [main] = super().phases(state, task)
+        if not task.num_old:
+            return [main]
+        config, teacher = state.config.foster, self.teacher_of(state)
+        learned = {name: value for name, value in state.scaffold.named_parameters() if value.requires_grad}
+        boost_epochs = max(1, round(config.boost_share * main.epochs))
+        counts = photos_per_class(state, task)
+        boost_rarity = peers.rarity(counts, config.boost_beta)
+        compress_rarity = peers.rarity(counts, config.compress_beta)
+        boost = replace(
+            main,
+            name="boost",
+            epochs=boost_epochs,
+            parameters=learned,
+            losses=lambda batch: self.boost_losses(state, batch, boost_rarity),
+            training=learning_parts(teacher),
+            is_head=lambda name: name.startswith("expert.") or teacher.is_head(name.removeprefix("teacher.")),
+        )
+        compress = replace(
+            main,
+            name="compress",
+            epochs=max(1, main.epochs - boost_epochs),
+            losses=lambda batch: self.compress_losses(state, batch, compress_rarity),
+            optim=replace(main.optim, weight_decay=config.compress_weight_decay),
+        )
+        return [boost, compress]
+
+    def boost_losses(self, state: State, batch: Batch, rarity: Tensor) -> Losses:
+        assert state.previous is not None
+        config, teacher, expert = state.config.foster, self.teacher_of(state), state.scaffold["expert"]
+        assert isinstance(expert, LinearScores)
+        outputs = teacher(batch.images, batch.labels)
+        old_features, new_features = outputs.class_features.chunk(2, dim=1)
+        with torch.no_grad():
+            before = state.previous.classifier.output(old_features).float().mean((2, 3))
+        losses = wsol_losses(state, outputs, batch, network=teacher, divisor=rarity)
+        losses["expert"] = bas.classification(expert(new_features).float().mean((2, 3)), batch.labels)
+        now, alike = outputs.scores[:, : before.shape[1]], torch.ones_like(before[0])
+        losses["kd_cls"] = config.kd * peers.balanced_distillation(now, before, alike, config.temperature)
+        return losses
+
+    def compress_losses(self, state: State, batch: Batch, rarity: Tensor) -> Losses:
+        """The teacher's probabilities stand for the labels; the localization losses are the student's own."""
+        with torch.no_grad():
+            taught = self.teacher_of(state)(batch.images, maps=False).scores
+        outputs = state.network(batch.images, batch.labels)
+        losses = wsol_losses(state, outputs, batch, divisor=rarity)
+        del losses["cls"]
+        temperature = state.config.foster.temperature
+        return losses | {"bkd": peers.balanced_distillation(outputs.scores, taught, rarity, temperature)}
+
+    @staticmethod
+    def teacher_of(state: State) -> LocalizationNetwork:
+        teacher = state.scaffold["teacher"]
+        assert isinstance(teacher, LocalizationNetwork)
+        return teacher
+
+
+def photos_per_class(state: State, task: Task) -> Tensor:
+    """Exemplars of each old class, photos of each new one: (K,)"""
+    old = [len(state.memory.names.get(label, ())) for label in range(task.num_old)]
+    new = [sum(record.label == name for record in task.train) for name in task.classes]
+    device = state.network.localizer.weight.device
+    return torch.tensor([max(1, number) for number in old + new], dtype=torch.float32, device=device)

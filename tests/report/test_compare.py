@@ -1,0 +1,168 @@
+"""A comparison shows the numbers of the results, and refuses what does not belong together."""
+
+import csv
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+
+from fdcnet.errors import UserError
+from fdcnet.record import RunRecord, read_json, write_json
+from fdcnet.report.comparable import differences
+from fdcnet.report.compare import compare, named_results, write_comparison
+from fdcnet.report.curves import lost
+from fdcnet.report.runs import all_results, load
+from fdcnet.report.tables import comparison_table, narrow
+
+
+@pytest.fixture
+def runs(finished_runs: list[Path], tmp_path: Path) -> list[Path]:
+    """Copies that a test may change."""
+    return [Path(shutil.copytree(run, tmp_path / run.name)) for run in finished_runs]
+
+
+@pytest.fixture(scope="module")
+def written(finished_runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compare")
+    write_comparison(compare(finished_runs), folder)
+    return folder
+
+
+def change(run: Path, file: str, *keys: str, value: object) -> None:
+    content = inner = read_json(run / file)
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    write_json(run / file, content)
+
+
+def test_the_table_has_what_papers_print(finished_runs: list[Path]) -> None:
+    table = comparison_table(named_results(compare(finished_runs)))
+    assert table.header[:4] == ("Method", "Top-1 Loc average", "Top-1 Loc last", "Top-1 Loc forgetting")
+    assert [row[0] for row in table.rows] == ["fdcnet", "finetune"]
+    # fdcnet forgets (80 - 70.25 + 71.5 - 66) / 2 = 7.625 points of Top-1 Loc
+    assert table.rows[0][3] == pytest.approx(7.625)
+    assert len(narrow(table).columns) == 7
+
+
+def test_all_files_are_written(written: Path) -> None:
+    names = {path.name for path in written.iterdir()}
+    assert names == {
+        "compare.html", "compare.md", "compare.csv", "photos.png", "top1_loc.svg", "gt_known.svg",
+        "forgetting-top1_loc.svg", "forgetting-gt_known.svg",
+    }  # fmt: skip
+    rows = list(csv.DictReader((written / "compare.csv").open()))
+    assert {row["Run"] for row in rows} == {"fdcnet", "finetune"}
+    assert [row["After task"] for row in rows[:6]] == ["1", "2", "3", "average", "last", "forgetting"]
+    assert (written / "compare.md").read_text().startswith("| Method | Top-1 Loc average |")
+
+
+def test_figures_stand_alone(written: Path) -> None:
+    for file in written.glob("*.svg"):
+        root = ElementTree.fromstring(file.read_text())
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert root.get("width") and root.get("height")
+        texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert {"fdcnet", "finetune", "classes learned", "7"} <= set(texts)
+
+
+def test_the_page_is_well_formed_and_has_a_row_per_method(written: Path) -> None:
+    page = ElementTree.fromstring((written / "compare.html").read_text(encoding="utf-8"))
+    assert [found.get("id") for found in page.iter("section")] == [
+        "result",
+        "tasks",
+        "photos",
+        "forgetting",
+        "settings",
+    ]
+    rows = page.findall(".//table[@class='gallery']/tbody/tr")
+    assert len(rows) == 2
+    assert len(rows[0].findall(".//img")) == len(rows[1].findall(".//img")) == 7
+    with Image.open(written / "photos.png") as picture:
+        assert picture.width > 7 * 200
+        assert picture.height > 2 * 200
+
+
+def test_what_differs_is_listed(finished_runs: list[Path]) -> None:
+    assert differences(compare(finished_runs)) == {}
+
+
+def test_another_setting_is_told(runs: list[Path]) -> None:
+    change(runs[0], "run.json", "config", "train", "step_epochs", value=9)
+    assert differences(compare(runs)) == {"train.step_epochs": ["9", "4"]}
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "value", "said"),
+    [
+        ("results.json", ("dataset",), "others", "other data"),
+        ("results.json", ("protocol", "threshold"), 0.5, "another protocol"),
+        ("run.json", ("data", "fingerprint"), "sha256:0000", "other photos"),
+        ("run.json", ("class_order",), ["a", "b"], "other classes"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(
+    file: str, keys: tuple[str, ...], value: object, said: str, runs: list[Path]
+) -> None:
+    change(runs[1], file, *keys, value=value)
+    with pytest.raises(UserError, match=f"finetune and fdcnet cannot be compared: they have {said}"):
+        compare(runs)
+
+
+def test_other_tasks_and_unfinished_runs_are_refused(runs: list[Path]) -> None:
+    results = read_json(runs[1] / "results.json")
+    results["tasks"][1]["num_classes"] = 4
+    write_json(runs[1] / "results.json", results)
+    with pytest.raises(UserError, match="other tasks"):
+        compare(runs)
+    change(runs[1], "results.json", "tasks", value=results["tasks"][:2])
+    with pytest.raises(UserError, match="has measured 2 of 3 tasks"):
+        compare(runs)
+
+
+def test_one_run_is_no_comparison(finished_runs: list[Path]) -> None:
+    with pytest.raises(UserError, match="nothing to compare"):
+        compare(finished_runs[:1])
+
+
+def test_what_the_network_says_alone_has_its_own_name_and_no_row_of_a_comparison(runs: list[Path]) -> None:
+    record = RunRecord.open(runs[-1])
+    plain = {**record.results()["results"], "seed": 7}
+    plain["protocol"] = plain["protocol"] | {"compensated": False}
+    record.write_results(plain, "results-class-plain")
+    names = list(all_results(load(runs[-1:])))
+    assert names == [f"{names[0].split(',')[0]}, {kind}" for kind in ("class map", "class map, network alone")]
+    assert [run.main["seed"] for run in compare(runs, "class")] == [0] * len(runs)
+
+
+def test_a_map_must_have_been_measured(finished_runs: list[Path]) -> None:
+    assert len(compare(finished_runs, "class")) == 2
+    with pytest.raises(UserError, match=r"not measured with the topk-mean map.*\nThere are: class"):
+        compare(finished_runs, "topk-mean")
+
+
+def test_results_files_are_enough_for_table_and_curves(finished_runs: list[Path], tmp_path: Path) -> None:
+    """And training on all classes at once stands beside them as a single point."""
+    files = [run / "results.json" for run in finished_runs]
+    joint = read_json(files[0]) | {"method": "joint"}
+    joint["tasks"] = joint["tasks"][-1:]
+    joint["matrix"] = {metric: [[rows[-1][0]]] for metric, rows in joint["matrix"].items()}
+    joint["forgetting"] = dict.fromkeys(joint["forgetting"])
+    write_json(tmp_path / "joint.json", joint)
+    runs = compare([*files, tmp_path / "joint.json"])
+    assert [run.label for run in runs] == ["fdcnet", "finetune", "joint"]
+    page = write_comparison(runs, tmp_path / "out").read_text(encoding="utf-8")
+    assert "joint learned all classes at once" in page
+    assert not (tmp_path / "out" / "photos.png").exists()
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(UserError, match="does not hold results"):
+        compare([files[0], tmp_path / "other.json"])
+
+
+def test_lost_is_counted_from_the_best() -> None:
+    assert lost([[80.0], [85.0, 60.0], [70.0, 65.0, 90.0]]) == [15.0, -5.0]
+    assert lost([[80.0]]) == []
+    assert lost([]) == []
+    assert lost([[None], [70.0, 1.0]]) == [None]
