@@ -4,7 +4,7 @@
 
 One photo: decoding, network, box, in milliseconds, and as a multiple of the network alone. A folder: photos per second,
 as a share of what the network alone does on batches that are ready. Without --model a network of that backbone stands
-for one, with its weights if there are any: the values do not change the time. Start it with OMP_WAIT_POLICY=passive.
+for one: the values of its weights do not change the time. Start it with OMP_WAIT_POLICY=passive.
 """
 
 import argparse
@@ -47,6 +47,7 @@ def main() -> None:
         bare.append(seconds(forward_one))
     whole, network = statistics.median(one[3:]), statistics.median(bare[3:])
     print(f"one photo: {1000 * whole:.0f} ms, {whole / network:.2f} x the network alone ({1000 * network:.0f} ms)")
+    print(f"  at best: {1000 * min(one):.0f} ms, {min(one) / min(bare):.2f} x ({1000 * min(bare):.0f} ms)")
 
     forward_batch, shares, rates = forward(localizer, batch), [], []
     for _ in range(3):
@@ -56,6 +57,7 @@ def main() -> None:
         rates.append(1 / streamed)
     share = statistics.median(shares)
     print(f"a folder: {statistics.median(rates):.1f} photos/s, {100 * share:.0f} % of the network's own rate")
+    print(f"  at best: {max(rates):.1f} photos/s")
 
 
 def untaught(arguments: argparse.Namespace) -> Localizer:

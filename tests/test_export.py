@@ -107,6 +107,16 @@ def test_every_backbone_exports_with_its_compensation(
     assert max(check.scores, check.maps) < 1e-3
 
 
+def test_two_branches_and_cosine_scores_export(small_config: Callable[..., Config], tmp_path: Path) -> None:
+    config = small_config("aanets", "model.classifier=cosine", "data.crop=64", "data.size=72")
+    network = new_network(config.model, 0)
+    network.grow(3)
+    network.mix()
+    save_bundle(State(config, network.eval(), ExemplarMemory(0), ["a", "b", "c"], [2, 1]), tmp_path / "model")
+    check = export_onnx(tmp_path / "model", tmp_path / "model.onnx")
+    assert max(check.scores, check.maps) < 1e-4
+
+
 def test_a_model_that_differs_is_not_written(taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "TOLERANCE", -1.0)
     (tmp_path / "model.onnx").write_text("old")

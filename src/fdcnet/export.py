@@ -51,19 +51,19 @@ class Check:
 class _Answers(nn.Module):
     """From the bytes of squeezed photos to probabilities and masks, for all classes."""
 
-    mean: Tensor
-    std: Tensor
+    pixel_mean: Tensor  # a plain `mean` would meet the name that the exporter gives to an average in the graph
+    pixel_std: Tensor
 
     def __init__(self, state: State) -> None:
         super().__init__()
         self.network = state.network
         self.state, self.method = state, find_method(state.config.method)()
         lineage = state.network.lineage
-        self.register_buffer("mean", torch.tensor(lineage.mean).view(1, 3, 1, 1))
-        self.register_buffer("std", torch.tensor(lineage.std).view(1, 3, 1, 1))
+        self.register_buffer("pixel_mean", torch.tensor(lineage.mean).view(1, 3, 1, 1))
+        self.register_buffer("pixel_std", torch.tensor(lineage.std).view(1, 3, 1, 1))
 
     def forward(self, photos: Tensor) -> tuple[Tensor, Tensor]:
-        images = (photos.permute(0, 3, 1, 2).float() - self.mean) / self.std
+        images = (photos.permute(0, 3, 1, 2).float() - self.pixel_mean) / self.pixel_std
         outputs = self.method.outputs(self.state, images)
         return outputs.scores.softmax(dim=1), outputs.masks
 
