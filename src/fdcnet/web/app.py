@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from fdcnet.errors import UserError
@@ -80,7 +81,7 @@ def _looking(app: FastAPI, model: Model, school: School) -> None:
         """What the model knows, task by task, and the limits of this server."""
         return answers.ModelFacts(**model.facts(), learning=school.busy, limits=LIMITS)
 
-    @app.post("/api/look", openapi_extra=PHOTO_BODY, response_model_exclude_none=False)
+    @app.post("/api/look", openapi_extra=PHOTO_BODY)
     async def look(
         request: Request,
         after: Annotated[int | None, Query(ge=1, description="As the model was after this task.")] = None,
@@ -122,8 +123,12 @@ def _teaching(app: FastAPI, model: Model, school: School) -> None:
     ) -> answers.Lesson:
         """Start to learn classes. One lesson at a time; the old version answers until the new one is complete."""
         school.refuse_if_busy()
-        async with request.form(max_files=MAX_PHOTOS, max_fields=MAX_CLASSES) as form:
-            upload = await to_thread.run_sync(keep_uploads, form)
+        try:
+            async with request.form(max_files=MAX_PHOTOS, max_fields=MAX_CLASSES) as form:
+                upload = await to_thread.run_sync(keep_uploads, form)
+        except OSError as error:
+            remedy = "Free some space where the server keeps temporary files."
+            raise Refused(507, f"The photos cannot be stored: {error.strerror or error}.", remedy) from error
         try:
             school.start(upload, more, epochs)
         except BaseException:
@@ -189,6 +194,10 @@ def _errors(app: FastAPI) -> None:
     def wrong_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         return refusal(Refused(400, f"'{first['loc'][-1]}' is wrong: {first['msg']}.", "See /openapi.json."))
+
+    @app.exception_handler(ClientDisconnect)
+    def gone(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=499)  # nobody reads it: the page was closed while it sent
 
     @app.exception_handler(Exception)
     def anything(request: Request, error: Exception) -> JSONResponse:

@@ -118,7 +118,7 @@ class School:
         with self._lock:
             self.refuse_if_busy()
             self.lesson = lesson = Lesson(upload)
-            self._thread = threading.Thread(target=self._teach, args=(lesson, upload, more, epochs), name="lesson")
+            self._thread = threading.Thread(target=self._teach, args=(lesson, upload, more, epochs), daemon=True)
             self._thread.start()
         return lesson
 

@@ -531,7 +531,7 @@ function outcome(lesson) {
 }
 
 function accuracies(report) {
-  const rows = [["Old classes, before", report.old_before], ["Old classes, now", report.old_after], ["New photos", report.new_after]];
+  const rows = [["Old classes, before", report.old_before], ["Old classes, now", report.old_after], ["New classes", report.new_after]];
   const shown = rows.filter(([, accuracy]) => accuracy);
   if (!shown.length) return tag("p", { class: "note" }, "Too few photos to hold some back, so nothing was measured: with ten of a class, two would measure.");
   const parts = [["class", "top1_cls"], ["box", "gt_known"], ["both", "top1_loc"]];
