@@ -20,6 +20,7 @@ from fdcnet.learn import learn
 from fdcnet.predict import Localizer
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+playwright.expect.set_options(timeout=30_000)  # a loaded machine is slow
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no chromium to drive")
 
