@@ -11,6 +11,7 @@ from fdcnet.config import Config
 from fdcnet.data.records import Dataset
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.methods import find_method
+from fdcnet.training.learner import train
 
 SHRUNK = (
     "data.base_classes=2",
@@ -73,3 +74,12 @@ def small_config() -> Callable[..., Config]:
 def shrunk() -> tuple[str, ...]:
     """What makes a recipe a run of seconds."""
     return SHRUNK
+
+
+@pytest.fixture(scope="session")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with photos/ (train, test) and run/model, which learned four classes in two tasks with compensation."""
+    folder = tmp_path_factory.mktemp("taught")
+    dataset = make_synthetic(folder / "photos", num_classes=4, train_per_class=6, test_per_class=2, size=40)
+    train(config.load(None, SETTINGS, method="fdcnet"), dataset, folder / "run")
+    return folder

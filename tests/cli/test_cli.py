@@ -279,6 +279,8 @@ VERBS = {
     ("rollback",): "Make an earlier version the current one",
     ("train",): "Learn a stream of tasks from photos with image labels",
     ("evaluate",): "Measure a saved model on test photos with boxes",
+    ("predict",): "Say what is on photos and where",
+    ("export",): "Make a model that runs without PyTorch",
     ("report",): "Write one self-contained HTML page about runs",
     ("compare",): "Put methods side by side",
     ("methods",): "List the methods",

@@ -60,7 +60,11 @@ def test_a_run_is_recorded_and_its_model_loads_again(
     assert method.outputs(state, images).scores.shape == (2, 4)
     assert method.outputs(state, images).masks.shape == (2, 4, 8, 8)
     assert torch.equal(method.outputs(state, images, maps=False).scores, method.outputs(state, images).scores)
-    assert method.outputs(state, images, maps=False).masks.shape == (2, 0, 8, 8)
+    scores_only = method.outputs(state, images, maps=False)
+    assert scores_only.masks.shape == (2, 0, 8, 8)
+    for labels in (torch.tensor([0, 3]), torch.tensor([2, 1])):
+        wanted = method.outputs(state, images).masks[torch.arange(2), labels]
+        assert torch.allclose(method.masks_of(state, scores_only, labels), wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -37,19 +37,24 @@ def birds(shared_data: Path, tmp_path: Path) -> Path:
     return tmp_path / "birds"
 
 
-def train(birds: Path, *arguments: str, **surroundings: str) -> Path:
-    settings = ("train.base_epochs=1", "train.batch_size=4", "train.optim.lr=0.0005", "protocols.0.crops=1")
-    overrides = [part for setting in settings for part in ("--set", setting)]
+def fdcnet(folder: Path, *arguments: str | Path, **surroundings: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "fdcnet", "train", str(birds), *arguments, *overrides, "--device", "cpu", "-o", "run"],
-        cwd=birds.parent,
-        env={**os.environ, "FDCNET_CACHE": str(birds.parent / "cache"), **surroundings},
+        [sys.executable, "-m", "fdcnet", *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "FDCNET_CACHE": str(folder / "cache"), **surroundings},
         capture_output=True,
         encoding="utf-8",
         timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def train(birds: Path, *arguments: str, **surroundings: str) -> Path:
+    settings = ("train.base_epochs=1", "train.batch_size=4", "train.optim.lr=0.0005", "protocols.0.crops=1")
+    overrides = [part for setting in settings for part in ("--set", setting)]
+    fdcnet(birds.parent, "train", birds, *arguments, *overrides, "--device", "cpu", "-o", "run", **surroundings)
     return birds.parent / "run"
 
 
@@ -64,10 +69,24 @@ def learned(run: Path) -> None:
     assert (run / "report.html").exists()
 
 
+def answers(run: Path, birds: Path) -> None:
+    fdcnet(birds.parent, "predict", run / "model", birds / "test", "--json", "answers.json", "--save", "seen")
+    listed = json.loads((birds.parent / "answers.json").read_text())
+    assert len(listed) == 4
+    for answer in listed:
+        x0, y0, x1, y1 = answer["box"]
+        assert 0 <= x0 < x1 <= answer["width"]
+        assert 0 <= y0 < y1 <= answer["height"]
+    assert sum(path.is_file() for path in (birds.parent / "seen").rglob("*")) == 4
+
+
 def test_mobilenet_v1_learns_from_real_weights(birds: Path, shared_weights: Path) -> None:
     weights = str(shared_weights / "mobilenet_v1.safetensors")
     run = train(birds, "--backbone", "mobilenet_v1", "--weights", weights)
     learned(run)
+    answers(run, birds)
+    said = fdcnet(birds.parent, "export", "run/model", "--onnx", "birds.onnx", "--photos", "birds/test")
+    assert "Checked on 4 photos of birds/test" in said  # the command compares with PyTorch, and fails if they differ
 
 
 def test_efficientnet_lite0_learns_from_its_package(birds: Path) -> None:

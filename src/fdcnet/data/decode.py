@@ -46,6 +46,19 @@ def decode_with_size(source: Source, size: int) -> tuple[np.ndarray, tuple[int, 
         raise BadImage(_reason(error)) from error
 
 
+def upright(source: Source, max_side: int | None = None) -> Image.Image:
+    """The photo as displayed, in RGB; reduced where its longer side is above `max_side`."""
+    try:
+        if isinstance(source, Image.Image):
+            return _upright(source, max_side)
+        with _open(source) as image:
+            if max_side:
+                image.draft(None, (max_side, max_side))
+            return _upright(image, max_side)
+    except Exception as error:
+        raise BadImage(_reason(error)) from error
+
+
 def image_size(path: Path) -> tuple[int, int]:
     """(width, height) of the upright photo, from the header alone where that is enough."""
     try:
@@ -63,14 +76,14 @@ def _open(source: Path | bytes) -> Image.Image:
     try:
         if image.format in RUNS_A_PROGRAM:
             raise BadImage(f"{image.format} files are not read")
-        _refuse_bomb(image.size)
+        refuse_bomb(image.size)
     except BadImage:
         image.close()
         raise
     return image
 
 
-def _refuse_bomb(size: tuple[int, int]) -> None:
+def refuse_bomb(size: tuple[int, int]) -> None:
     # Pillow only warns between one and two times its limit, and turning warnings into errors is not thread-safe.
     if Image.MAX_IMAGE_PIXELS is not None and size[0] * size[1] > Image.MAX_IMAGE_PIXELS:
         raise BadImage(f"too large: {size[0]} x {size[1]} pixels")
@@ -87,6 +100,17 @@ def _square(image: Image.Image, original: tuple[int, int], size: int) -> tuple[n
     if orientation in UPRIGHT:
         square = square.transpose(UPRIGHT[orientation])
     return np.array(square), _upright_size(original, orientation)
+
+
+def _upright(image: Image.Image, max_side: int | None) -> Image.Image:
+    image.load()
+    orientation = _orientation(image)
+    shown = _rgb(image)
+    if max_side and max(shown.size) > max_side:
+        scale = max_side / max(shown.size)
+        width, height = (max(1, round(side * scale)) for side in shown.size)
+        shown = shown.resize((width, height), Resampling.BILINEAR, reducing_gap=2.0)
+    return shown.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else shown
 
 
 def _orientation(image: Image.Image) -> int:

@@ -108,6 +108,10 @@ class Method:
         """What the method adds to the network's own outputs."""
         return outputs
 
+    def masks_of(self, state: State, outputs: Outputs, labels: Tensor) -> Tensor:
+        """The masks that `outputs` would have had for one class per image, where it was called without `maps`."""
+        return state.network.masks_of(outputs, labels)
+
 
 def wsol_losses(
     state: State,

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import drift
@@ -61,3 +62,6 @@ class FDCNet(Baseline):
     def finish(self, state: State, outputs: Outputs) -> Outputs:
         """Equation 11"""
         return state.network.compensated(outputs)
+
+    def masks_of(self, state: State, outputs: Outputs, labels: Tensor) -> Tensor:
+        return state.network.masks_of(outputs, labels, compensate=True)

@@ -163,6 +163,18 @@ class LocalizationNetwork(nn.Module):
             return replace(outputs, loc_map=outputs.loc_map + config.loc_scale * loc_change)
         return replace(outputs, mask_change=config.loc_scale * loc_change)
 
+    def masks_of(self, outputs: Outputs, labels: Tensor, compensate: bool = False) -> Tensor:
+        """The mask of one class per image, from outputs that were made without maps: (B, H1, W1)"""
+        logits = self.localizer.of_class(outputs.features, labels).float()
+        change: Tensor | float = 0.0
+        if compensate and self.drift is not None and self.drift_config.maps:
+            changes = pad_classes(self.drift.loc_drift(outputs.features).float(), self.num_classes - self.drift.num_old)
+            change = (
+                self.drift_config.loc_scale * changes[torch.arange(len(labels), device=labels.device), labels, None]
+            )
+        inside = self.drift_config.place == "inside"
+        return ((logits + change).sigmoid() if inside else logits.sigmoid() + change)[:, 0]
+
     def _changes(self, outputs: Outputs) -> tuple[Tensor | float, Tensor | float]:
         """Compensation of class map and logits, in float32: the change may be finer than the steps of bfloat16."""
         class_change: Tensor | float = 0.0

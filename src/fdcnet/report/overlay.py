@@ -1,28 +1,36 @@
 """A photo with its heat map, the predicted box (green) and the true boxes (red, dashed)."""
 
 import base64
+import contextlib
+import functools
 import io
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 # Dark violet to pale yellow, with lightness rising all the way: readable in grey and with any colour vision.
 ANCHORS = np.array(
     [(20, 12, 60), (88, 22, 122), (166, 38, 108), (224, 82, 60), (250, 156, 30), (253, 236, 140)], dtype=np.float32
 )
+STEPS = np.linspace(0, len(ANCHORS) - 1, 1021)  # each anchor is one of them
+SHADES = np.stack([np.interp(STEPS, range(len(ANCHORS)), channel) for channel in ANCHORS.T], axis=1).astype(np.float32)
 GREEN = (40, 232, 120)
 RED = (255, 48, 56)
+GREY = (214, 214, 220)
+INK = (10, 24, 16)
+FONTS = ("DejaVuSans-Bold.ttf", "Arial Bold.ttf", "arialbd.ttf")  # many scripts; Pillow's own knows Latin only
+FINE = 3  # chips are drawn this much larger: smooth corners
+Colour = tuple[int, int, int]
 Box = Sequence[float]
 Point = tuple[float, float]
 
 
 def colours(heat: NDArray[np.floating]) -> NDArray[np.float32]:
     """Map 0..1 to colours 0..255: (H, W) -> (H, W, 3)."""
-    stops = np.linspace(0, 1, len(ANCHORS))
-    return np.stack([np.interp(heat, stops, channel) for channel in ANCHORS.T], axis=-1).astype(np.float32)
+    return SHADES.take(np.rint(heat * (len(SHADES) - 1)).astype(np.intp), axis=0, mode="clip")
 
 
 def overlay(
@@ -37,12 +45,33 @@ def overlay(
     heat = _fit(np.clip(np.nan_to_num(heat), 0, 1), height, width)
     strength = opacity * heat[..., None]  # (H, W, 1)
     painted = Image.fromarray(np.rint(image * (1 - strength) + colours(heat) * strength).astype(np.uint8))
-    line = max(2, round(min(height, width) / 80))
     for true_box in true_boxes:
-        _draw_box(painted, true_box, RED, line, dash=4 * line)
+        draw_box(painted, true_box, RED, dashed=True)
     if box is not None:
-        _draw_box(painted, box, GREEN, line)
+        draw_box(painted, box, GREEN)
     return painted
+
+
+def chip(image: Image.Image, text: str, at: Point, colour: Colour = GREEN) -> None:
+    """A label that stands on the point `at`, or hangs from it where there is no room above."""
+    height = max(14, round(min(image.size) / 18))
+    font = _font(round(FINE * height * 0.62))
+    text = _fitting(text, font, FINE * (image.width - height))
+    patch = Image.new("L", (round(font.getlength(text)) + FINE * height, FINE * height))
+    ImageDraw.Draw(patch).rounded_rectangle((0, 0, patch.width - 1, patch.height - 1), FINE * height // 4, fill=240)
+    label = Image.new("RGB", patch.size, colour)
+    ImageDraw.Draw(label).text((patch.width / 2, patch.height / 2), text, fill=INK, font=font, anchor="mm")
+    size = (patch.width // FINE, height)
+    x = min(max(round(at[0]) - line_width(image.size) // 2 - 1, 0), max(image.width - size[0], 0))
+    y = round(at[1]) - height if at[1] >= height else round(at[1])
+    smooth = Image.Resampling.BOX
+    image.paste(
+        label.resize(size, smooth), (x, min(max(y, 0), max(image.height - height, 0))), patch.resize(size, smooth)
+    )
+
+
+def line_width(size: tuple[int, int]) -> int:
+    return max(2, round(min(size) / 80))
 
 
 def data_uri(image: Image.Image, quality: int = 80) -> str:
@@ -60,8 +89,10 @@ def _fit(heat: NDArray[np.floating], height: int, width: int) -> NDArray[np.floa
     return np.asarray(resized)
 
 
-def _draw_box(image: Image.Image, box: Box, colour: tuple[int, int, int], line: int, dash: int = 0) -> None:
+def draw_box(image: Image.Image, box: Box, colour: Colour, dashed: bool = False) -> None:
     """A line on a wider dark one, visible on any photo. Corners are kept far enough inside not to be cut off."""
+    line = line_width(image.size)
+    dash = 4 * line if dashed else 0
     inset = (line + 2) / 2
     x0, x1 = sorted(min(max(float(x), inset), image.width - 1 - inset) for x in (box[0], box[2]))
     y0, y1 = sorted(min(max(float(y), inset), image.height - 1 - inset) for y in (box[1], box[3]))
@@ -82,3 +113,22 @@ def _dashes(corners: Sequence[Point], dash: float) -> Iterator[tuple[Point, Poin
         for i in range(0, pieces, 2):
             a, b = i / pieces, (i + 1) / pieces
             yield (xa + a * (xb - xa), ya + a * (yb - ya)), (xa + b * (xb - xa), ya + b * (yb - ya))
+
+
+@functools.cache
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    for name in FONTS:
+        with contextlib.suppress(OSError):
+            return ImageFont.truetype(name, size)
+    return ImageFont.load_default(size)
+
+
+def _fitting(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float) -> str:
+    """The text, its middle left out where it is too long: its end may be the score."""
+    if font.getlength(text) <= width:
+        return text
+    for kept in range(len(text) - 1, 0, -1):
+        shorter = f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+        if font.getlength(shorter) <= width:
+            return shorter
+    return ""

@@ -1,0 +1,92 @@
+"""From a photo's file to its box, against the bare network in the same run.
+
+    python benchmarks/predict.py PHOTOS/ [--model runs/NAME/model] [--backbone mobilenet_v1] [--classes 200]
+
+One photo: decoding, network, box, in milliseconds, and as a multiple of the network alone. A folder: photos per second,
+as a share of what the network alone does on batches that are ready. Without --model a network of that backbone stands
+for one: the values of its weights do not change the time. Start it with OMP_WAIT_POLICY=passive.
+"""
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from fdcnet.config import load
+from fdcnet.data.sources.files import listing
+from fdcnet.memory import ExemplarMemory
+from fdcnet.methods.base import State
+from fdcnet.models.network import new_network
+from fdcnet.predict import BATCH, Localizer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("photos", type=Path)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--backbone", default="mobilenet_v1")
+    parser.add_argument("--weights", default="none")
+    parser.add_argument("--classes", type=int, default=200)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--folder", type=int, default=64, help="photos of the folder")
+    arguments = parser.parse_args()
+    localizer = Localizer.load(arguments.model, arguments.device) if arguments.model else untaught(arguments)
+    photos = list(itertools.islice(itertools.cycle(listing(arguments.photos, deep=True).images), arguments.folder))
+    batch = BATCH[localizer.device.type]
+    print(f"{localizer.state.config.model.backbone}, {len(localizer.classes)} classes, {localizer.device}")
+
+    one, bare = [], []
+    forward_one = forward(localizer, 1)
+    for i in range(arguments.repeats + 3):  # in turns, so that a busy machine slows both
+        one.append(seconds(lambda i=i: localizer.predict(photos[i % len(photos)])))
+        bare.append(seconds(forward_one))
+    whole, network = statistics.median(one[3:]), statistics.median(bare[3:])
+    print(f"one photo: {1000 * whole:.0f} ms, {whole / network:.2f} x the network alone ({1000 * network:.0f} ms)")
+    print(f"  at best: {1000 * min(one):.0f} ms, {min(one) / min(bare):.2f} x ({1000 * min(bare):.0f} ms)")
+
+    forward_batch, shares, rates = forward(localizer, batch), [], []
+    for _ in range(3):
+        alone = seconds(lambda: [forward_batch() for _ in range(len(photos) // batch)]) / (len(photos) // batch * batch)
+        streamed = seconds(lambda: list(localizer.predict_many(photos))) / len(photos)
+        shares.append(alone / streamed)
+        rates.append(1 / streamed)
+    share = statistics.median(shares)
+    print(f"a folder: {statistics.median(rates):.1f} photos/s, {100 * share:.0f} % of the network's own rate")
+    print(f"  at best: {max(rates):.1f} photos/s")
+
+
+def untaught(arguments: argparse.Namespace) -> Localizer:
+    overrides = [f"model.backbone={arguments.backbone}", f"model.weights={arguments.weights}"]
+    config = load(None, overrides, method="baseline")
+    network = new_network(config.model, 0)
+    network.grow(arguments.classes)
+    names = [f"class {i}" for i in range(arguments.classes)]
+    return Localizer(State(config, network.eval(), ExemplarMemory(0), names, [arguments.classes]), arguments.device)
+
+
+def forward(localizer: Localizer, num_photos: int) -> Callable[[], None]:
+    """Scores and the maps of all classes, for images that lie ready."""
+    images = torch.randn(num_photos, 3, localizer.side, localizer.side, device=localizer.device)
+    if localizer.device.type == "cuda":
+        images = images.to(memory_format=torch.channels_last)
+
+    @torch.inference_mode()
+    def run() -> None:
+        localizer.method.outputs(localizer.state, images).masks.amax().item()
+
+    return run
+
+
+def seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()

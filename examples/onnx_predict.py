@@ -1,0 +1,24 @@
+"""Name and box what is on a photo, without PyTorch: python onnx_predict.py model.onnx photo.jpg"""
+
+import json
+import sys
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+from scipy import ndimage
+
+session = onnxruntime.InferenceSession(sys.argv[1])
+facts = session.get_modelmeta().custom_metadata_map
+classes, threshold = json.loads(facts["classes"]), json.loads(facts["postprocessing"])["threshold"]
+photo = ImageOps.exif_transpose(Image.open(sys.argv[2])).convert("RGB")
+size = json.loads(facts["preprocessing"])["size"]
+square = photo.resize(size, Image.Resampling.BILINEAR)
+[scores], [maps] = session.run(["scores", "maps"], {"photos": np.asarray(square)[None]})
+heat = maps[scores.argmax()]
+heat = (heat - heat.min()) / max(np.ptp(heat), 1e-9)
+heat = np.asarray(Image.fromarray(heat).resize(square.size, Image.Resampling.BILINEAR))
+regions, _ = ndimage.label(heat > threshold, np.ones((3, 3)))
+y, x = ndimage.find_objects(regions)[np.bincount(regions.flat)[1:].argmax()]
+box = np.array([x.start, y.start, x.stop, y.stop]) * np.tile(photo.size, 2) / np.tile(square.size, 2)
+print(f"{classes[scores.argmax()]} {scores.max():.0%} {box.round().astype(int).tolist()}")

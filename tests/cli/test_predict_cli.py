@@ -1,0 +1,148 @@
+"""`fdcnet predict` and `fdcnet export` as people use them."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fdcnet import Localizer
+
+
+def fdcnet(*arguments: str | Path, cwd: Path, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fdcnet", *map(str, arguments)]
+    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "FORCE_COLOR": ""}
+    done = subprocess.run(
+        command, cwd=cwd, input=stdin, env=surroundings, capture_output=True, timeout=120, check=False
+    )
+    text = (done.stdout.decode(), done.stderr.decode())
+    assert "Traceback" not in text[1], text[1]
+    return subprocess.CompletedProcess(command, done.returncode, *text)
+
+
+@pytest.fixture
+def model(taught: Path) -> Path:
+    return taught / "run" / "model"
+
+
+@pytest.fixture
+def damaged(taught: Path, tmp_path: Path) -> Path:
+    """A folder with one good photo among bad ones."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    good = next((taught / "photos" / "test").rglob("*.jpg")).read_bytes()
+    (folder / "good.jpg").write_bytes(good)
+    (folder / "text.jpg").write_text("not a photo")
+    (folder / "empty.png").write_bytes(b"")
+    (folder / "cut.jpg").write_bytes(good[: len(good) // 2])
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    chunk = b"IHDR" + header
+    bomb = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    (folder / "bomb.png").write_bytes(bomb + b"\x00\x00\x00\x00IDAT" + struct.pack(">I", zlib.crc32(b"IDAT")))
+    return folder
+
+
+def test_everything_at_once(model: Path, taught: Path, tmp_path: Path) -> None:
+    outputs = ("--save", "seen", "--json", "all.json", "--csv", "all.csv", "--coco", "coco.json", "--yolo", "yolo")
+    done = fdcnet("predict", model, taught / "photos" / "test", *outputs, "--labelstudio", "ls.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 8
+    assert "%  [" in lines[0]
+    answers = json.loads((tmp_path / "all.json").read_text())
+    localizer = Localizer.load(model, device="cpu")
+    for answer in answers:
+        assert answer["class"] == localizer.predict(answer["source"]).class_name
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 9
+    assert len(json.loads((tmp_path / "coco.json").read_text())["annotations"]) == 8
+    assert len(json.loads((tmp_path / "ls.json").read_text())) == 8
+    names = {path.relative_to(taught / "photos" / "test") for path in (taught / "photos" / "test").rglob("*.jpg")}
+    assert {path.relative_to(tmp_path / "seen") for path in (tmp_path / "seen").rglob("*.jpg")} == names
+    for name in names:
+        assert (tmp_path / "yolo" / "labels" / name.with_suffix(".txt")).is_file()
+    written = {"seen", "all.json", "all.csv", "coco.json", "yolo", "ls.json", "ls.xml"}
+    assert {path.name for path in tmp_path.iterdir()} == written
+
+
+def test_bad_photos_are_named_and_left_out(model: Path, damaged: Path, tmp_path: Path) -> None:
+    done = fdcnet("predict", model, "mixed", "--json", "-", cwd=tmp_path)
+    assert done.returncode == 1
+    [answer] = map(json.loads, done.stdout.splitlines())
+    assert answer["source"] == "mixed/good.jpg"
+    for line in (
+        *("mixed/text.jpg: not an image", "mixed/empty.png: not an image", "mixed/cut.jpg: truncated"),
+        *("mixed/bomb.png: too large", "4 of 5 could not be read"),
+    ):
+        assert line in done.stderr
+    done = fdcnet("predict", model, "mixed/text.jpg", "--json", "out.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "No photo could be read" in done.stderr
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_standard_input(model: Path, taught: Path, tmp_path: Path) -> None:
+    photo = next((taught / "photos" / "test").rglob("*.jpg"))
+    done = fdcnet("predict", model, "-", "--csv", "-", cwd=tmp_path, stdin=photo.read_bytes())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1].startswith("stdin.jpg,40,40,")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nothing.jpg",), "There is no photo, folder or video nothing.jpg"),
+        (("empty",), "There are no photos in empty"),
+        (("*.gif",), "No file matches"),
+        (("a.png", "--class", "sparrow"), "does not know the class 'sparrow'"),
+        (("a.png", "--threshold", "7"), "The threshold cannot be 7"),
+        (("a.png", "--json", "-", "--csv", "-"), "Standard output can take one"),
+        (("a.png", "--json", "empty"), "empty is a folder"),
+        (("a.png", "--save", "a.png"), "a.png is a file"),
+    ],
+)
+def test_wrong_input_says_what_to_do(arguments: tuple[str, ...], message: str, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
+    done = fdcnet("predict", model, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"empty", "a.png"}
+
+
+def test_names_of_any_kind(model: Path, tmp_path: Path) -> None:
+    for name in ("a b:é [1].jpg", os.fsdecode(b"\xff.jpg"), "x" * 240 + ".jpg"):
+        Image.new("RGB", (40, 40)).save(tmp_path / name)
+    outputs = ("--json", "-", "--coco", "c/c.json", "--labelstudio", "l/l.json", "--yolo", "y", "--save", "s")
+    done = fdcnet("predict", model, ".", *outputs, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {json.loads(line)["source"] for line in done.stdout.splitlines()} == {
+        path.name for path in tmp_path.glob("*.jpg")
+    }
+    assert len(json.loads((tmp_path / "c" / "c.json").read_text())["images"]) == 3
+    assert "%FF.jpg" in (tmp_path / "l" / "l.json").read_text()
+    assert len(list((tmp_path / "s").iterdir())) == 3
+
+
+def test_none_of_these(model: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
+    done = fdcnet("predict", model, "a.png", "--min-score", "1", "--save", "seen", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("a.png: none of these (at best ")
+    assert (tmp_path / "seen" / "a.png").is_file()
+
+
+def test_export(model: Path, tmp_path: Path) -> None:
+    done = fdcnet("export", model, "--onnx", "model.onnx", "--no-memory", "shared", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "Checked on 8 photos of its memory: scores differ from PyTorch's by at most" in done.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "shared"}
+    assert fdcnet("export", model, cwd=tmp_path).returncode == 2
+    again = fdcnet("export", model, "--no-memory", "shared", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "shared is there already" in again.stderr
