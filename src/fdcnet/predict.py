@@ -63,7 +63,7 @@ class Localizer:
 
     def __init__(self, state: State, device: str = "auto") -> None:
         self.device = find_device(device)
-        # On a CPU, where the batch is small, convolutions are faster in the plain layout.
+        # On a CPU MobileNetV1 is faster in the plain layout, the other backbones about as fast.
         layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
         state.network.to(self.device, memory_format=layout).eval()  # type: ignore[call-overload]
         self.state = state
