@@ -174,7 +174,8 @@ def test_the_python_of_the_readme_uses_what_the_package_offers() -> None:
 
 
 def test_messages_of_the_troubleshooting_page_are_those_of_the_program() -> None:
-    source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
+    files = [file for kind in ("py", "js") for file in (ROOT / "src").rglob(f"*.{kind}")]
+    source = "\n".join(file.read_text(encoding="utf-8") for file in files)
     rows = re.findall(r"^\| (.*?) \| .* \|$", (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8"), re.M)
     messages = [message for row in rows for message in row.split("; ") if row not in ("it says", "---")]
     assert len(messages) > 50

@@ -276,6 +276,7 @@ VERBS = {
     ("demo",): "Learn class after class from generated photos",
     ("learn",): "Teach a model new classes from photos alone",
     ("history",): "List the versions of a model",
+    ("serve",): "Open a local page",
     ("rollback",): "Make an earlier version the current one",
     ("train",): "Learn a stream of tasks from photos with image labels",
     ("evaluate",): "Measure a saved model on test photos with boxes",

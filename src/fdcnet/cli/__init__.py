@@ -7,7 +7,21 @@ import typer
 from rich.text import Text
 from safetensors import SafetensorError
 
-from fdcnet.cli import compare, config, data, demo, doctor, evaluate, export, learn, methods, predict, report, train
+from fdcnet.cli import (
+    compare,
+    config,
+    data,
+    demo,
+    doctor,
+    evaluate,
+    export,
+    learn,
+    methods,
+    predict,
+    report,
+    serve,
+    train,
+)
 from fdcnet.cli.console import errors
 from fdcnet.errors import UserError
 from fdcnet.export import ExportDiffers
@@ -30,6 +44,7 @@ app.command("rollback")(learn.rollback)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("serve")(serve.serve)
 app.command("export")(export.export)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)

@@ -1,0 +1,75 @@
+"""A question to the page's server, against the library in the same run; idle, and while it learns.
+
+    python benchmarks/serve.py MODEL PHOTOS/ NEW_PHOTOS/
+
+Milliseconds from sending the photo to the answer with its map, median and slowest. The lesson of NEW_PHOTOS (a folder
+per class) is cancelled afterwards, so MODEL stays as it is. Start it with OMP_WAIT_POLICY=passive.
+"""
+
+import argparse
+import itertools
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from fdcnet.data.sources.files import listing
+from fdcnet.predict import Localizer
+
+WARM_UP = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("photos", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--repeats", type=int, default=30)
+    arguments = parser.parse_args()
+    photos = [path.read_bytes() for path in listing(arguments.photos, deep=True).images[: arguments.repeats]]
+    localizer = Localizer.load(arguments.model)
+    report("library", photos, arguments.repeats, lambda photo: localizer.predict(photo).to_dict(heat=True))
+
+    command = [sys.executable, "-m", "fdcnet", "serve", str(arguments.model), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        with httpx.Client(base_url=server.stdout.readline().strip(), timeout=120) as client:
+
+            def look(photo: bytes) -> object:
+                return client.post("api/look?heat=true", content=photo).raise_for_status().json()
+
+            report("server", photos, arguments.repeats, look)
+            start_lesson(client, arguments.new)
+            report("server, while it learns", photos, arguments.repeats, look)
+            client.delete("api/lesson")
+        server.terminate()
+
+
+def start_lesson(client: httpx.Client, folder: Path) -> None:
+    """Until the first epoch is over."""
+    fields: list[tuple[str, tuple[str | None, bytes | str]]] = []
+    for own in sorted(path for path in folder.iterdir() if path.is_dir()):
+        fields.append(("class", (None, own.name)))
+        fields += [("photo", (path.name, path.read_bytes())) for path in listing(own, deep=True).images]
+    client.post("api/lesson", files=fields).raise_for_status()
+    while not (lesson := client.get("api/lesson").json())["epochs"]:
+        assert lesson["state"] == "learning", lesson
+        time.sleep(1)
+
+
+def report(name: str, photos: list[bytes], repeats: int, work: Callable[[bytes], object]) -> None:
+    milliseconds = []
+    for photo in itertools.islice(itertools.cycle(photos), WARM_UP + repeats):
+        started = time.perf_counter()
+        work(photo)
+        milliseconds.append(1000 * (time.perf_counter() - started))
+    kept = milliseconds[WARM_UP:]
+    print(f"{name}: {statistics.median(kept):.0f} ms, slowest {max(kept):.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
