@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from fdcnet import config
 from fdcnet.config import Config
@@ -12,6 +13,9 @@ from fdcnet.data.records import Dataset
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.methods import find_method
 from fdcnet.training.learner import train
+
+settings.register_profile("fdcnet", deadline=None)  # how long a case takes says nothing on a busy machine
+settings.load_profile("fdcnet")
 
 SHRUNK = (
     "data.base_classes=2",

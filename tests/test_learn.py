@@ -17,6 +17,7 @@ from fdcnet.data.synthetic import make_synthetic
 from fdcnet.errors import UserError
 from fdcnet.learn import Cancelled, LearnReport, after_tasks, learn, rollback, versions
 from fdcnet.models.network import new_network
+from fdcnet.predict import Localizer
 from fdcnet.training.learner import train
 from fdcnet.training.listener import Listener
 
@@ -70,6 +71,16 @@ def refused(path: Path, source: Path | Dataset, **options: object) -> UserError:
 
 
 # Learning
+
+
+def test_a_localizer_learns_as_the_command_does(model: Path, photos: Path) -> None:
+    before = Localizer.load(model, "cpu")
+    after = Localizer.learn(model, photos / "one", epochs=2, device="cpu")
+    assert after.lesson is not None and after.lesson.added == (after.classes[3],)
+    assert len(before.classes) == 3 and len(after.classes) == 4
+    photo = next((photos / "one").rglob("*.*"))
+    assert after.predict(photo).class_name in after.classes
+    assert before.predict(photo).class_name in before.classes
 
 
 def test_the_first_call_makes_a_model(model: Path) -> None:
