@@ -20,7 +20,7 @@ import httpx
 from fdcnet.data.sources.files import listing
 from fdcnet.predict import Localizer
 
-WARM_UP = 3
+WARM_UP = 10
 
 
 def main() -> None:
@@ -37,16 +37,22 @@ def main() -> None:
     command = [sys.executable, "-m", "fdcnet", "serve", str(arguments.model), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        with httpx.Client(base_url=server.stdout.readline().strip(), timeout=120) as client:
+        try:
+            ask(server.stdout.readline().strip(), photos, arguments)
+        finally:
+            server.terminate()
 
-            def look(photo: bytes) -> object:
-                return client.post("api/look?heat=true", content=photo).raise_for_status().json()
 
-            report("server", photos, arguments.repeats, look)
-            start_lesson(client, arguments.new)
-            report("server, while it learns", photos, arguments.repeats, look)
-            client.delete("api/lesson")
-        server.terminate()
+def ask(address: str, photos: list[bytes], arguments: argparse.Namespace) -> None:
+    with httpx.Client(base_url=address, timeout=120) as client:
+
+        def look(photo: bytes) -> object:
+            return client.post("api/look?heat=true", content=photo).raise_for_status().json()
+
+        report("server", photos, arguments.repeats, look)
+        start_lesson(client, arguments.new)
+        report("server, while it learns", photos, arguments.repeats, look)
+        client.delete("api/lesson")
 
 
 def start_lesson(client: httpx.Client, folder: Path) -> None:

@@ -57,6 +57,11 @@ def test_a_port_that_is_taken_is_said() -> None:
         serve._listen("no.such.host.invalid", 0)
 
 
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    with serve._listen("localhost", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP  # else asyncio leaves Nagle's algorithm on
+
+
 def test_links_for_any_kind_of_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "_own_address", lambda: "192.168.1.7")
     assert serve._links("127.0.0.1", 8000, None) == ["http://127.0.0.1:8000/"]
