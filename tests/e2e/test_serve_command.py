@@ -57,9 +57,12 @@ def test_a_port_that_is_taken_is_said() -> None:
         serve._listen("no.such.host.invalid", 0)
 
 
-def test_answers_do_not_wait_for_acknowledgements() -> None:
+def test_answers_come_at_once() -> None:
     with serve._listen("localhost", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP  # else asyncio leaves Nagle's algorithm on
+        socket.create_connection(
+            listening.getsockname()[:2], timeout=5
+        ).close()  # the link is good as soon as it is printed
 
 
 def test_links_for_any_kind_of_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, kind, protocol)  # named, or asyncio leaves Nagle's delay on
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+        listening.listen()  # now: whoever follows the link at once waits instead of being refused
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise UserError(f"Port {port} is in use.", f"Choose another: --port {port + 1}") from error
