@@ -8,10 +8,13 @@ from torch import Tensor
 def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0, apart: Tensor | None = None) -> Tensor:
     """L_cls (equation 1): cross-entropy of the pooled scores. (B, K), (B,) -> scalar
 
-    `apart` (B, K) names classes with which a sample does not compete.
+    `apart` (B, K) names classes with which a sample does not compete: smoothing gives them nothing either.
     """
-    scores = scores.float() if apart is None else scores.float().masked_fill(apart, -1e4)
-    return F.cross_entropy(scores, labels, label_smoothing=smoothing)
+    if apart is None:
+        return F.cross_entropy(scores.float(), labels, label_smoothing=smoothing)
+    logs = scores.float().masked_fill(apart, -1e4).log_softmax(1)
+    among = logs.masked_fill(apart, 0.0).sum(1) / (~apart).sum(1)
+    return -((1 - smoothing) * logs.gather(1, labels[:, None])[:, 0] + smoothing * among).mean()
 
 
 def foreground_scores(activation_map: Tensor, masks: Tensor) -> Tensor:

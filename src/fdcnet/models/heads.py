@@ -25,6 +25,10 @@ class LinearScores(nn.Module):
         self.weight = _append(self.weight, torch.empty(num_new, channels).uniform_(-bound, bound))
         self.bias = _append(self.bias, torch.zeros(num_new))
 
+    def read(self, class_features: Tensor) -> Tensor:
+        """What the rows are multiplied with at each location: (B, D, H, W) -> (B, D, H, W)"""
+        return class_features
+
     def forward(self, class_features: Tensor) -> Tensor:
         """(B, D, H, W) -> (B, K, H, W)"""
         return F.conv2d(class_features, self.weight[:, :, None, None], self.bias)
@@ -65,9 +69,13 @@ class CosineScores(nn.Module):
         bound = 1 / math.sqrt(channels)  # LUCIR
         self.weight = _append(self.weight, torch.empty(num_new, channels).uniform_(-bound, bound))
 
+    def read(self, class_features: Tensor) -> Tensor:
+        """What the rows are multiplied with at each location: (B, D, H, W) -> (B, D, H, W)"""
+        return F.normalize(class_features, dim=1)
+
     def forward(self, class_features: Tensor) -> Tensor:
         """(B, D, H, W) -> (B, K, H, W)"""
-        return self.scale * F.conv2d(F.normalize(class_features, dim=1), self.directions[:, :, None, None])
+        return self.scale * F.conv2d(self.read(class_features), self.directions[:, :, None, None])
 
     def activation(self, class_features: Tensor) -> Tensor:
         """Without feature normalisation, which would cancel exactly the magnitude that a mask takes away.

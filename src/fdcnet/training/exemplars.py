@@ -39,7 +39,7 @@ def labels_of(photos: PixelCache, task: Task) -> Tensor:
 
 @torch.inference_mode()
 def pooled_features(state: State, runtime: Runtime, pixels: Tensor, layer: Layer) -> Tensor:
-    """Mean features of the plain centre crop: (N, C)"""
+    """Mean features of the plain centre crop, those of the class as the score layer reads them: (N, C)"""
     if not len(pixels):
         return torch.empty((0, 0))
     crop, network = state.config.data.crop, state.network.eval()
@@ -52,6 +52,6 @@ def pooled_features(state: State, runtime: Runtime, pixels: Tensor, layer: Layer
             if layer != "shared":
                 features = network.classifier.tail(features)
             if layer == "class":
-                features = network.classifier.hidden(features)
+                features = network.classifier.output.read(network.classifier.hidden(features))
         pooled.append(features.float().mean((2, 3)).cpu())
     return torch.cat(pooled)
