@@ -69,12 +69,15 @@ class Method:
     summary: ClassVar[str] = ""
     reference: ClassVar[str] = ""
     uses_memory: ClassVar[bool] = False
+    keeps_previous: ClassVar[bool] = False  # needs the network as it was before the task
     one_task: ClassVar[bool] = False  # sees the data of all tasks at once
     imprints: ClassVar[bool] = False  # new classes start with the mean features of their photos as weights
     classifier: ClassVar[Literal["linear", "cosine"] | None] = None  # the one it needs; None: either will do
 
     def begin_task(self, state: State, task: Task) -> None:
         """Grow the heads; the outputs for old classes stay unchanged."""
+        if self.keeps_previous and task.num_old:
+            state.previous = state.network.frozen_copy()
         state.network.grow(len(task.classes))
 
     def phases(self, state: State, task: Task) -> list[Phase]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fdcnet.data.records import Batch, Task
+from fdcnet.data.records import Batch
 from fdcnet.losses import distillation as kd
 from fdcnet.methods.base import Losses, Method, State, wsol_losses
 from fdcnet.models.network import Outputs
@@ -16,11 +16,7 @@ class Baseline(Method):
     summary = "Replays a fixed exemplar memory and distils class scores, masks and both feature maps."
     reference = "Park et al., FDCNet, ACM MM 2023, section 3.3"
     uses_memory = True
-
-    def begin_task(self, state: State, task: Task) -> None:
-        if task.num_old:
-            state.previous = state.network.frozen_copy()
-        super().begin_task(state, task)
+    keeps_previous = True
 
     def losses(self, state: State, outputs: Outputs, batch: Batch) -> Losses:
         losses = wsol_losses(state, outputs, batch)

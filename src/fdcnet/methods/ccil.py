@@ -15,12 +15,8 @@ class CCIL(Method):
     summary = "Pairs new photos with exemplars of all classes; only the latter compare old with new. Distils scores."
     reference = "Mittal et al., Essentials for Class Incremental Learning, CVPR Workshops 2021"
     uses_memory = True
+    keeps_previous = True
     classifier = "cosine"
-
-    def begin_task(self, state: State, task: Task) -> None:
-        if task.num_old:
-            state.previous = state.network.frozen_copy()
-        super().begin_task(state, task)
 
     def phases(self, state: State, task: Task) -> list[Phase]:
         [main] = super().phases(state, task)

@@ -19,12 +19,11 @@ class FOSTER(Method):
     summary = "Replays a memory; boosts the frozen network with a second one, then distils both into a single student."
     reference = "Wang et al., FOSTER: Feature Boosting and Compression, ECCV 2022"
     uses_memory = True
+    keeps_previous = True
     classifier = "linear"
 
     def begin_task(self, state: State, task: Task) -> None:
         """The student is the network itself, grown from the old one."""
-        if task.num_old:
-            state.previous = state.network.frozen_copy()
         super().begin_task(state, task)
         if state.previous:
             state.scaffold["teacher"] = boosted(state.previous, len(task.classes))

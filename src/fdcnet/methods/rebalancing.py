@@ -16,12 +16,11 @@ class Rebalancing(Method):
     )
     reference = "Hou et al., Learning a Unified Classifier Incrementally via Rebalancing, CVPR 2019"
     uses_memory = True
+    keeps_previous = True
     imprints = True
     classifier = "cosine"
 
     def begin_task(self, state: State, task: Task) -> None:
-        if task.num_old:
-            state.previous = state.network.frozen_copy()
         super().begin_task(state, task)
         self.scores_of(state).num_fixed = task.num_old
 
