@@ -1,4 +1,4 @@
-"""Training steps per second on one GPU: our depthwise kernels against cuDNN's, and the share of the GPU's peak.
+"""Training steps per second on one GPU: our kernels against PyTorch's and cuDNN's, and the share of the GPU's peak.
 
     python benchmarks/training.py [--backbones mobilenet_v1 inception_v3] [--batch 64] [--profile]
 
@@ -7,6 +7,9 @@ The limit in the same run is a large bfloat16 matrix product: a step's arithmeti
 
 import argparse
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -17,11 +20,12 @@ from fdcnet.data.records import Batch
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.methods.finetune import Finetune
-from fdcnet.models import depthwise
+from fdcnet.models import depthwise, norm
 from fdcnet.models.network import new_network
 from fdcnet.training.optim import make_optimizer
 
 CLASSES = 200
+OURS = {"none": (), "depthwise": (depthwise,), "depthwise and norm": (depthwise, norm)}
 
 
 def main() -> None:
@@ -37,20 +41,20 @@ def main() -> None:
     print(f"matrix product: {peak / 1e12:.0f} TFLOP/s")
     for backbone in arguments.backbones:
         rates = {}
-        for kernels in ("cudnn", "triton"):
+        for name, modules in OURS.items():
             step = make_step(backbone, arguments.batch)
-            with without_triton(kernels == "cudnn"):
+            with only_in(modules):
                 if not rates:
                     with FlopCounterMode(display=False) as counter:
                         step()
                     flops = counter.get_total_flops() / arguments.batch
-                rates[kernels] = images_per_second(step, arguments.batch, arguments.steps)
+                rates[name] = images_per_second(step, arguments.batch, arguments.steps)
                 if arguments.profile:
                     print_profile(step)
-            share = rates[kernels] * flops / peak
-            ratio = rates[kernels] / rates["cudnn"]
-            speed = f"{rates[kernels]:.0f} images/s, {ratio:.2f}x cudnn, {100 * share:.0f} % of the limit"
-            print(f"{backbone} {kernels}: {speed}")
+            share = rates[name] * flops / peak
+            ratio = rates[name] / rates["none"]
+            speed = f"{rates[name]:.0f} images/s, {ratio:.2f}x, {100 * share:.0f} % of the limit"
+            print(f"{backbone}, own kernels: {name}: {speed}")
 
 
 def make_step(backbone: str, batch: int):
@@ -79,19 +83,17 @@ class FakeTask:
     number = 1
 
 
-class without_triton:
-    """cuDNN's kernels while `wanted`."""
-
-    def __init__(self, wanted: bool) -> None:
-        self.wanted = wanted
-
-    def __enter__(self) -> None:
-        self.kept = depthwise._triton_can
-        if self.wanted:
-            depthwise._triton_can = lambda x, weight: False
-
-    def __exit__(self, *_: object) -> None:
-        depthwise._triton_can = self.kept
+@contextmanager
+def only_in(modules: tuple[ModuleType, ...]) -> Iterator[None]:
+    """Our kernels in these modules alone."""
+    kept = {module: module._triton_can for module in (depthwise, norm)}
+    for module in kept.keys() - set(modules):
+        module._triton_can = lambda *_: False
+    try:
+        yield
+    finally:
+        for module, can in kept.items():
+            module._triton_can = can
 
 
 def images_per_second(step, batch: int, steps: int) -> float:

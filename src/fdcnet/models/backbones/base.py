@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fdcnet.models.depthwise import Padding, depthwise_conv2d
+from fdcnet.models.norm import LINEAR, RELU, RELU6, norm_clamp
 
 Channels = tuple[float, float, float]
 Cut = Literal["bas", "dilated", "averaged"]  # see ModelConfig
@@ -115,11 +116,11 @@ class ConvUnit(nn.Module):
             bias=False,
         )
         self.bn = nn.BatchNorm2d(c_out, eps=lineage.bn_eps)
-        self.activation = activation(lineage) if activate else nn.Identity()
+        self.bounds = (RELU6 if lineage.activation == "relu6" else RELU) if activate else LINEAR
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.convolve(x)
-        return self.activation(self.bn(F.avg_pool2d(y, self.average) if self.average > 1 else y))
+        return norm_clamp(F.avg_pool2d(y, self.average) if self.average > 1 else y, self.bn, self.bounds)
 
     def convolve(self, x: Tensor) -> Tensor:
         kernel, stride, dilation = self.conv.kernel_size[0], self.conv.stride[0], self.conv.dilation[0]
@@ -131,10 +132,6 @@ class ConvUnit(nn.Module):
 
 def named(**modules: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(modules))
-
-
-def activation(lineage: Lineage) -> nn.Module:
-    return nn.ReLU6(inplace=True) if lineage.activation == "relu6" else nn.ReLU(inplace=True)
 
 
 def pad_same(x: Tensor, kernel: int, stride: int, dilation: int, value: float = 0.0) -> Tensor:
