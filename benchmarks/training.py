@@ -81,6 +81,7 @@ def make_step(backbone: str, batch: int):
 
 class FakeTask:
     number = 1
+    num_old = 0
 
 
 @contextmanager

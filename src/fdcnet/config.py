@@ -117,12 +117,14 @@ class TrainConfig:
     batch_size: int = 64  # the paper's public code; BAS, CUB: 32
     label_smoothing: float = 0.0
     """Of the classification loss alone."""
-    sampling: Literal["natural", "balanced"] = "natural"
-    """Photos of a later task: each once an epoch, or all classes equally often."""
+    sampling: Literal["natural", "balanced", "paired"] = "natural"
+    """Photos of a later task: each once an epoch; all classes equally often; or half of each batch new photos and half
+    exemplars of old and new classes (CCIL)."""
     imprint: bool = False
     """New classes start with the mean class features of their photos (LUCIR) instead of random scores."""
     separate_softmax: bool = False
-    """Photos of new classes compete with new classes only (CCIL; the paper's public code)."""
+    """Photos of new classes compete with new classes only, unless they are there as exemplars (CCIL; the paper's public
+    code)."""
     loc_warmup: float = 0.0
     """Share of the first task over which the localization losses rise to their weights, after the classifier's."""
     views: int = 0

@@ -40,6 +40,8 @@ DataKind = Literal["new+memory", "balanced", "paired", "exemplars"]
 """new+memory: each photo once. balanced: all classes equally often. exemplars: the memory and as many photos of
 each new class. paired: half of each batch new photos, half exemplars. All are epochs of the same number of photos."""
 
+SAMPLING: dict[str, DataKind] = {"natural": "new+memory", "balanced": "balanced", "paired": "paired"}
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -93,7 +95,7 @@ class Method:
                 optim=replace(train.optim, lr=rate),
                 is_head=state.network.is_head,
                 warmup=dict.fromkeys(("cls_fg", "bas", "area"), 0.0 if task.num_old else train.loc_warmup),
-                data="balanced" if train.sampling == "balanced" and task.num_old else "new+memory",
+                data=SAMPLING[train.sampling] if task.num_old else "new+memory",
             )
         ]
 
@@ -132,7 +134,7 @@ def wsol_losses(
     weights, train = state.config.weights, state.config.train
     masks = outputs.masks
     if apart is None and train.separate_softmax and state.previous is not None:
-        apart = without_old(batch.labels >= state.previous.num_classes, state.previous.num_classes, outputs)
+        apart = old_apart(batch, state.previous.num_classes, outputs)
     losses = {
         "cls": bas.classification(outputs.scores / divisor, batch.labels, train.label_smoothing, apart),
         "area": weights.area * bas.area(masks),
@@ -147,6 +149,10 @@ def wsol_losses(
     return losses
 
 
-def without_old(photos: Tensor, num_old: int, outputs: Outputs) -> Tensor:
-    """Separated softmax: these photos (B,) do not compete with the old classes. -> (B, K) bool"""
+def old_apart(batch: Batch, num_old: int, outputs: Outputs) -> Tensor:
+    """Separated softmax: a photo of a new class, unless it is there as an exemplar, does not compete with old classes.
+
+    -> (B, K) bool
+    """
+    photos = (batch.labels >= num_old) & ~batch.from_memory
     return photos[:, None] & (torch.arange(outputs.class_map.shape[1], device=photos.device) < num_old)

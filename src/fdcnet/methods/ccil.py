@@ -6,7 +6,7 @@ import torch
 
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import distillation as kd
-from fdcnet.methods.base import Losses, Method, Phase, State, without_old, wsol_losses
+from fdcnet.methods.base import Losses, Method, Phase, State, old_apart, wsol_losses
 from fdcnet.models.network import Outputs
 
 
@@ -27,7 +27,7 @@ class CCIL(Method):
         if state.previous is None:
             return wsol_losses(state, outputs, batch)
         config, num_old, num_classes = state.config.ccil, state.previous.num_classes, state.network.num_classes
-        losses = wsol_losses(state, outputs, batch, apart=without_old(~batch.from_memory, num_old, outputs))
+        losses = wsol_losses(state, outputs, batch, apart=old_apart(batch, num_old, outputs))
         with torch.no_grad():
             before = state.previous(batch.images, maps=False).scores
         weight = config.kd * (num_classes / (num_classes - num_old)) ** config.power
