@@ -90,9 +90,14 @@ def test_learn_history_rollback(home: Path, model: Path) -> None:
 def test_a_class_that_is_known(home: Path, model: Path) -> None:
     refused = run(home, "learn", model, "photos")
     assert refused.returncode == 2 and "already knows" in refused.stderr and "--more" in refused.stderr
-    more = run(home, "learn", model, "photos", "--more", "--epochs", "1", "--device", "cpu")
+    again = run(home, "learn", model, "photos", "--more", "--device", "cpu")
+    assert again.returncode == 2 and "None of the 30 photos is new" in again.stderr
+    name = load_bundle(model).classes[0]
+    shutil.copytree(home / "photos", home / "grown")
+    shutil.copytree(next((home / "one").iterdir()), home / "grown" / name, dirs_exist_ok=True)  # ten take a name
+    more = run(home, "learn", model, "grown", "--more", "--epochs", "1", "--device", "cpu")
     assert more.returncode == 0, more.stderr
-    assert "24 further photos of known classes" in more.stdout
+    assert "Left out: 20 photos" in more.stdout and "8 further photos of known classes" in more.stdout
 
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])

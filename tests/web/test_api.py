@@ -211,6 +211,8 @@ def test_known_classes_need_to_be_meant(client: TestClient, home: Path, model: P
     client.post("/api/lesson?epochs=1", files=form((known, photos(home, known))))
     assert "already knows" in finished(client)["problem"]
     client.post("/api/lesson?epochs=1&more=true", files=form((known, photos(home, known))))
+    assert "None of the 6 photos is new" in finished(client)["problem"]
+    client.post("/api/lesson?epochs=1&more=true", files=form((known, photos(home, fourth(home)))))
     assert finished(client)["report"]["more"] == [known]
 
 

@@ -12,7 +12,8 @@ from rich.text import Text
 from fdcnet.cli import options
 from fdcnet.cli.console import console, errors, percent, watcher
 from fdcnet.data.cache import default_cache_dir
-from fdcnet.learn import HOLDOUT, KEEP, LearnReport, versions
+from fdcnet.holdout import HOLDOUT
+from fdcnet.learn import KEEP, LearnReport, versions
 from fdcnet.learn import learn as run_learning
 from fdcnet.learn import rollback as run_rollback
 from fdcnet.plan import BACKBONE, MEMORY_PER_CLASS, in_words
@@ -45,7 +46,7 @@ def learn(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the photos. [default: by their number]")] = None,
     keep: Annotated[int, typer.Option(help="Earlier versions that are kept.")] = KEEP,
-    seed: Annotated[int | None, typer.Option(help="Order of photos, views, initial values, held-out photos.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Order of photos, views, initial values.")] = None,
     device: options.Device = None,
     cache: options.Cache = None,
     set_: options.Set = [],  # noqa: B006 typer copies it

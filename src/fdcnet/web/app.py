@@ -16,7 +16,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from fdcnet.errors import UserError
-from fdcnet.learn import FEWEST_PHOTOS, KEEP
+from fdcnet.holdout import FEWEST_PHOTOS
+from fdcnet.learn import KEEP
 from fdcnet.report.page import POLICY, render
 from fdcnet.report.runs import load
 from fdcnet.versions import rollback
