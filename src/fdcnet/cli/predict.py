@@ -4,6 +4,7 @@ import io
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,7 @@ from fdcnet.writers import (
     OverlayWriter,
     Writer,
     YoloWriter,
+    is_read,
 )
 
 OUTPUTS = "Files for other programs"
@@ -113,19 +115,24 @@ def predict(
 
 
 def _write(answers: Iterator[Prediction], writers: list[Writer], quiet: bool) -> int:
+    """Files are completed also when nobody reads standard output any more; without any, that ends it."""
     num_read = 0
+    takers = [writer.add for writer in writers] + ([] if quiet else [_show])
     with ExitStack() as stack:
         for writer in writers:
             stack.enter_context(writer)
         for prediction in answers:
             num_read += 1
-            for writer in writers:
-                writer.add(prediction)
-            if not quiet:
-                console.print(_line(prediction), markup=False, highlight=False)
+            takers = [take for take in takers if is_read(partial(take, prediction))]
+            if not takers:
+                break
         if not num_read:
             raise UserError("No photo could be read.", "The lines above say why.")
     return num_read
+
+
+def _show(prediction: Prediction) -> None:
+    console.print(_line(prediction), markup=False, highlight=False)
 
 
 def _line(prediction: Prediction) -> str:
