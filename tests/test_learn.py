@@ -308,7 +308,8 @@ def test_another_thread_predicts_while_one_learns(model: Path, photos: Path) -> 
 
 
 def test_one_class_is_too_few_to_begin_with(photos: Path, tmp_path: Path) -> None:
-    assert "one class only" in refused(tmp_path / "model", photos / "one").problem
+    error = refused(tmp_path / "model", photos / "one")
+    assert "one class only" in error.problem and "base_classes" not in error.remedy
 
 
 def test_no_photos(tmp_path: Path, model: Path) -> None:
@@ -351,10 +352,17 @@ def test_impossible_settings(photos: Path, tmp_path: Path, model: Path) -> None:
         ({"overrides": ["model.head_width=8"]}, "cannot change once a model is made"),
         ({"overrides": ["data.size=48"]}, "cannot change once a model is made"),
         ({"overrides": ["train.nonsense=1"]}, "no setting"),
-        ({"epochs": 0}, "train.base_epochs cannot be 0"),
+        ({"epochs": 0}, "epochs cannot be 0."),
     ):
-        assert problem in refused(model, photos / "one", **options).problem
-    assert "no model" in refused(photos / "first", photos / "one").problem  # the two were swapped
+        found = refused(model, photos / "one", **options).problem
+        assert found.startswith(problem) if "cannot be" in problem else problem in found
+
+
+def test_swapped_words(photos: Path, tmp_path: Path, model: Path) -> None:
+    for error in (refused(photos / "first", model), refused(tmp_path / "new", model), refused(model, model)):
+        assert error.problem == f"{model} is a model: there are no photos to learn from."
+        assert "model first" in error.remedy
+    assert "no model" in refused(photos / "first", tmp_path / "new").problem
 
 
 def test_a_newer_format(photos: Path, model: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fdcnet import plan
-from fdcnet.bundle import has_bundle, load_bundle
+from fdcnet.bundle import CURRENT, has_bundle, load_bundle
 from fdcnet.config import Config, changed, parse_overrides
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Dataset, Task
@@ -107,10 +107,11 @@ def learn(
     """
     started = time.monotonic()
     model, watched = Path(model), _Watched(listener or Listener(), cancel)
+    _refuse_swapped(model, photos)
+    _refuse_settings(holdout, memory, epochs, keep)
     dataset = photos if isinstance(photos, Dataset) else read(photos)
     for note in dataset.notes:
         watched.note(note)
-    _refuse_settings(model, holdout, memory, keep)
     given = parse_overrides(overrides)
     flags = {"model.backbone": backbone, "model.weights": weights, "seed": seed}
     flags |= {"train.base_epochs": epochs, "train.step_epochs": epochs}
@@ -291,18 +292,26 @@ def _first_of_each(photos: PixelCache, classes: Sequence[str]) -> PixelCache:
     return PixelCache(tuple(photos.records[row] for row in rows), photos.sizes[kept], photos.gather(kept).cpu())
 
 
-def _refuse_settings(model: Path, holdout: float | None, memory: int | None, keep: int) -> None:
-    if holdout is not None and not 0 <= holdout < 1:
-        raise UserError(f"holdout cannot be {holdout:g}.", "Give a share below 1, such as 0.2, or 0 to learn from all.")
-    if memory is not None and memory < 1:
-        raise UserError(f"memory cannot be {memory}.", "Keep one photo of each class or more.")
-    if keep < 0:
-        raise UserError(f"keep cannot be {keep}.", "Give the number of earlier versions to keep, or 0.")
+def _refuse_swapped(model: Path, photos: str | Path | Dataset) -> None:
+    if not isinstance(photos, Dataset) and any((Path(photos) / file).is_file() for file in ("fdcnet.json", CURRENT)):
+        problem = f"{photos} is a model: there are no photos to learn from."
+        raise UserError(problem, "Name the model first, then the photos: fdcnet learn MODEL PHOTOS")
     if model.exists() and not has_bundle(model) and (not model.is_dir() or any(model.iterdir())):
         raise UserError(
             f"{model} is there already, and no model.",
             "Name the model first, then the photos: fdcnet learn MODEL PHOTOS",
         )
+
+
+def _refuse_settings(holdout: float | None, memory: int | None, epochs: int | None, keep: int) -> None:
+    if holdout is not None and not 0 <= holdout < 1:
+        raise UserError(f"holdout cannot be {holdout:g}.", "Give a share below 1, such as 0.2, or 0 to learn from all.")
+    if memory is not None and memory < 1:
+        raise UserError(f"memory cannot be {memory}.", "Keep one photo of each class or more.")
+    if epochs is not None and epochs < 1:
+        raise UserError(f"epochs cannot be {epochs}.", "Give 1 or more, or leave it out: then the photos decide.")
+    if keep < 0:
+        raise UserError(f"keep cannot be {keep}.", "Give the number of earlier versions to keep, or 0.")
 
 
 def _refuse_lesson(old: State | None, dataset: Dataset, more: bool) -> None:

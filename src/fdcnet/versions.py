@@ -103,6 +103,11 @@ def add_version(state: State, path: Path, learned: Mapping[str, Any], keep: int)
     return _version(path / VERSIONS / str(number), number, True)
 
 
+def can_go_back(path: Path) -> bool:
+    """Whether `rollback` finds an earlier version."""
+    return any(number < (current_number(path) or 1) for number in _numbers(path))
+
+
 def rollback(path: Path, to: int | None = None) -> Version:
     """Make an earlier version the current one: the parent, or number `to` (a later one, too, as long as it is kept)."""
     path = Path(path)

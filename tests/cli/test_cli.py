@@ -431,3 +431,22 @@ def test_a_failure_that_is_no_mistake_ends_with_1(call: Call, photos: Path, tmp_
     assert code == 1
     assert error.startswith("Failed: The loss is no finite number any more (phase main, epoch 1")
     assert "train.optim.clip_norm" in error
+
+
+@pytest.mark.parametrize(("verb", "resumes"), [("train", True), ("predict", False)])
+def test_a_disk_that_fails_is_told_in_words_of_the_command(
+    verb: str, resumes: bool, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("fdcnet.cli.app", fail)
+    code, _, error = call(verb)
+    assert code == 1 and error.startswith("Failed: No space left on device\nFree space or repair that path.")
+    assert ("--resume" in error) == resumes
+
+
+def test_a_file_in_the_way_of_the_results_is_noticed_first(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    code, _, error = call("evaluate", "no-model", "-o", tmp_path / "out")
+    assert code == 2 and "out is a file" in error

@@ -33,6 +33,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 shutil.copy(record.path, folder)
     made = run(root, "learn", "made", "photos", *SMALL)
     assert made.returncode == 0, made.stderr
+    assert "rollback" not in made.stdout  # there is nothing to go back to
     return root
 
 
@@ -77,7 +78,14 @@ def start_and_wait_for_epochs(home: Path, model: Path) -> "subprocess.Popen[str]
 def test_learn_history_rollback(home: Path, model: Path) -> None:
     learned = run(home, "learn", model, "one", "--epochs", "2", "--device", "cpu")
     assert learned.returncode == 0, learned.stderr
-    for words in ("1 new class from 8 photos", "About", "old classes, before", "old classes, now", "knows 4 classes"):
+    for words in (
+        "1 new class from 8 photos",
+        "About",
+        "old classes, before",
+        "old classes, now",
+        "knows 4 classes",
+        "rollback",
+    ):
         assert words in learned.stdout
     shown = run(home, "history", model).stdout
     assert "2 *" in shown and load_bundle(model).classes[3] in shown
@@ -158,6 +166,6 @@ def test_a_disk_that_fills_up(home: Path, model: Path) -> None:
 def test_time_is_told(home: Path, model: Path) -> None:
     started = time.monotonic()
     learned = run(home, "learn", model, "one", "--epochs", "1", "--device", "cpu", "--keep", "0")
-    assert learned.returncode == 0
+    assert learned.returncode == 0 and "rollback" not in learned.stdout
     assert float(versions(model)[0].learned["seconds"]) <= time.monotonic() - started
     assert [version.number for version in versions(model)] == [2]

@@ -151,7 +151,9 @@ def test_a_bad_question(client: TestClient, home: Path, content: bytes | None, q
 def test_a_decompression_bomb_is_refused(client: TestClient) -> None:
     buffer = io.BytesIO()
     Image.new("1", (20000, 20000)).save(buffer, "PNG")
-    assert "too large" in refused(client.post("/api/look", content=buffer.getvalue()), 400)
+    answer = client.post("/api/look", content=buffer.getvalue())
+    assert refused(answer, 400) == "photo cannot be read: too large: more than 89,478,485 pixels."
+    assert answer.json()["remedy"] == "Make it smaller first."
 
 
 def test_a_format_that_browsers_do_not_show_comes_back_as_jpeg(client: TestClient, home: Path) -> None:
@@ -177,7 +179,7 @@ def test_a_lesson_and_the_way_back(client: TestClient, home: Path, model: Path, 
     assert answer.status_code == 202
     assert answer.json()["left_out"] == [{"name": "../../etc/passwd.jpg", "reason": "not an image"}]
     lesson = finished(client)
-    assert lesson["state"] == "done" and lesson["report"]["added"] == [name]
+    assert lesson["state"] == "done" and lesson["report"]["added"] == [name] and lesson["report"]["can_go_back"]
     assert len(lesson["epochs"]) == 3 and set(lesson["epochs"][0]["losses"]) >= {"cls", "bas"}
     assert list(uploads.iterdir()) == []  # nothing stays
     assert any("epochs" in note for note in lesson["notes"])
@@ -229,6 +231,7 @@ def test_a_model_can_be_made_by_the_first_lesson(tmp_path: Path, home: Path, mon
         client.post("/api/lesson?epochs=1", files=form((first, photos(home, first)), (second, photos(home, second))))
         lesson = finished(client)
         assert lesson["state"] == "done" and lesson["photos"][0]["before"] is None
+        assert not lesson["report"]["can_go_back"]
         assert client.post("/api/look", content=photos(home, first)[0]).status_code == 200
 
 

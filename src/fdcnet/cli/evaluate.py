@@ -9,6 +9,7 @@ from fdcnet.cli import options
 from fdcnet.cli.console import console, watcher
 from fdcnet.config import parse_overrides
 from fdcnet.data.cache import default_cache_dir
+from fdcnet.errors import UserError
 from fdcnet.evaluation.evaluator import SWEEP
 from fdcnet.evaluation.metrics import threshold_curve
 from fdcnet.record import write_json
@@ -40,6 +41,8 @@ def evaluate(
     Without options the model's own protocol is used; each option changes one part of it. The protocol is printed and
     written with the result.
     """
+    if out and out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file.", "Name a folder for results.json and the table.")
     given = {"map": map_, "threshold": threshold, "crops": crops}
     changes = {key: value for key, value in given.items() if value is not None} | parse_overrides(set_)
     results, table = run_evaluation(

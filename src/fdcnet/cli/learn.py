@@ -17,6 +17,7 @@ from fdcnet.learn import KEEP, LearnReport, versions
 from fdcnet.learn import learn as run_learning
 from fdcnet.learn import rollback as run_rollback
 from fdcnet.plan import BACKBONE, MEMORY_PER_CLASS, in_words
+from fdcnet.versions import can_go_back
 
 Model = Annotated[Path, typer.Argument(help="A saved model.")]
 COLUMNS = {"top1_cls": "class right", "gt_known": "box right", "top1_loc": "both right"}
@@ -124,9 +125,10 @@ def _print(report: LearnReport) -> None:
             table.add_row(what, str(accuracy.num_photos), *values)
     if table.row_count:
         console.print(table)
+    back = f" 'fdcnet rollback {report.model}' takes it back." if can_go_back(report.model) else ""
     console.print(
         f"{report.model} is version {report.version} now and knows {report.num_classes} classes "
-        f"({in_words(report.seconds)}). 'fdcnet rollback {report.model}' takes it back.",
+        f"({in_words(report.seconds)}).{back}",
         markup=False,
     )
 
