@@ -1,6 +1,7 @@
 """`fdcnet learn`, `history` and `rollback` as a user runs them: in a process of their own, and stopped the hard way."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -44,7 +45,7 @@ def model(home: Path, tmp_path: Path) -> Path:
 
 def start(folder: Path, *arguments: str | Path) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "fdcnet", *map(str, arguments)]
-    surroundings = os.environ | {"FDCNET_CACHE": str(folder / "cache"), "COLUMNS": "120"}
+    surroundings = os.environ | {"FDCNET_CACHE": str(folder / "cache"), "COLUMNS": "80"}
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -89,6 +90,11 @@ def test_learn_history_rollback(home: Path, model: Path) -> None:
         assert words in learned.stdout
     shown = run(home, "history", model).stdout
     assert "2 *" in shown and load_bundle(model).classes[3] in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    above, header, _, first, *_ = shown.splitlines()
+    assert above.split() == ["class", "box", "both"]
+    assert header.split() == ["version", "date", "classes", "added", "of", *["right"] * 3, "size"]
+    assert re.match(r"1 +\d{4}-\d\d-\d\d +3 ", first)
     assert run(home, "rollback", model).stdout == f"{model} is version 1 now: 3 classes.\n"
     assert len(load_bundle(model).classes) == 3
     assert run(home, "rollback", model).returncode == 2

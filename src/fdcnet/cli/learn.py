@@ -85,13 +85,14 @@ def learn(
 
 def history(model: Model) -> None:
     """List the versions of a model: when each was learned, what it added, how well it did."""
-    table = Table(box=box.SIMPLE)
-    for name in ("version", "date", "classes", "added", *COLUMNS.values(), "size"):
-        table.add_column(name, overflow="fold", no_wrap=name == "date")
+    table = Table(box=box.SIMPLE, show_edge=False, padding=(0, 1, 0, 0))
+    for name in ("version", "date", "classes", "added", "of", *(what.replace(" ", "\n") for what in COLUMNS.values())):
+        table.add_column(name, overflow="fold", no_wrap=name != "added")
+    table.add_column("size", justify="right", no_wrap=True)
     for version in versions(model):
         table.add_row(
             f"{version.number}{' *' if version.current else ''}",
-            version.created.astimezone().strftime("%Y-%m-%d %H:%M"),
+            version.created.astimezone().strftime("%Y-%m-%d\n%H:%M"),
             str(len(version.classes)),
             Text(_names(version.added, version.learned.get("more", ()))),  # a name in brackets is no style
             *_both(version.learned),
@@ -100,7 +101,7 @@ def history(model: Model) -> None:
     if not table.row_count:
         run_rollback(model)  # says that there is no model
     console.print(table)
-    console.print("* in use. Percent of held-out photos right: old / new classes.", markup=False)
+    console.print("* in use. Percent of held-out photos of old and new classes.", markup=False)
 
 
 def rollback(
@@ -134,9 +135,10 @@ def _print(report: LearnReport) -> None:
 
 
 def _both(learned: Mapping[str, Any]) -> list[str]:
-    """old / new, per column"""
-    old, new = (learned.get(key) or {} for key in ("old_after", "new_after"))
-    return [f"{percent(old.get(key))} / {percent(new.get(key))}" for key in COLUMNS]
+    """Old classes above new ones: which, then each column."""
+    found = [(what, learned[key]) for what, key in (("old", "old_after"), ("new", "new_after")) if learned.get(key)]
+    names = "\n".join(what for what, _ in found)
+    return [names, *("\n".join(percent(accuracy[key]) for _, accuracy in found) for key in COLUMNS)]
 
 
 def _names(added: tuple[str, ...], more: list[str] | tuple[str, ...]) -> str:
