@@ -17,6 +17,7 @@ from fdcnet.data.records import Dataset
 from fdcnet.data.sources import read
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.errors import UserError
+from fdcnet.export import export_without_memory
 from fdcnet.holdout import identities
 from fdcnet.learn import Cancelled, LearnReport, after_tasks, learn, rollback, versions
 from fdcnet.models.network import new_network
@@ -122,6 +123,19 @@ def test_a_later_call_goes_on_as_the_first_one_began(model: Path, photos: Path) 
 def test_a_model_that_learned_in_full_goes_on_in_full(photos: Path, tmp_path: Path) -> None:
     teach(tmp_path / "model", photos / "first", light=False, epochs=1)
     assert not learn(tmp_path / "model", photos / "one", epochs=1, device="cpu").light
+
+
+def test_without_its_photos_it_also_goes_on_in_full(photos: Path, tmp_path: Path) -> None:
+    model, shared = tmp_path / "model", tmp_path / "shared"
+    for part in ("first", "one"):
+        teach(model, photos / part, light=False, epochs=1)
+    export_without_memory(model, shared)
+    [version] = versions(shared)
+    assert (version.number, version.parent, version.learned["light"]) == (1, None, False)
+    report = learn(shared, photos / "two", epochs=1, device="cpu")
+    assert not report.light and report.version == 2
+    assert [version.parent for version in versions(shared)] == [None, 1]
+    assert sorted(entry.name for entry in shared.iterdir()) == ["current", "versions"]
 
 
 def test_the_memory_is_as_large_as_asked_for(model: Path, photos: Path) -> None:

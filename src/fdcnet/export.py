@@ -27,7 +27,8 @@ from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
 from fdcnet.predict import predict_protocol
-from fdcnet.record import replacing
+from fdcnet.record import replacing, write_json
+from fdcnet.versions import LEARNED, versions
 
 OPSET = 18
 TOLERANCE = 1e-3  # of probabilities and masks, both in 0..1
@@ -82,13 +83,16 @@ def export_onnx(model: Path, file: Path, photos: Path | None = None) -> Check:
 
 
 def export_without_memory(model: Path, out: Path) -> None:
-    """The same model without exemplars, and without the paths of its maker's machine."""
+    """The same model without exemplars, and without the paths of its maker's machine. It is its own first version."""
     if out.exists():
         raise UserError(f"{out} is there already.", "Name a folder that is free.")
     state = load_bundle(model, memory=False)
     state.memory = ExemplarMemory(state.memory.budget)
     state.config = _without_paths(state.config)
     save_bundle(state, out)
+    [learned] = [version.learned for version in versions(model) if version.current]
+    if learned:  # says whether later lessons are light or full
+        write_json(out / LEARNED, {**learned, "version": 1, "parent": None})
 
 
 def _without_paths(config: Config) -> Config:
