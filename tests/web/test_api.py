@@ -116,6 +116,9 @@ def test_an_earlier_task_is_answered_by_the_version_that_was_kept(client: TestCl
     assert got["how"] == "kept" and got["num_classes"] == 2
     assert got["top"] == Localizer.load(versions(model)[0].path, "cpu").predict(photo).to_dict()["top"]
     assert client.post("/api/look?after=2", content=photo).json()["how"] == "now"
+    answer = client.post("/api/look?after=99", content=photo)
+    assert refused(answer, 404) == "There is no task 99."
+    assert answer.json()["remedy"] == "The model has learned 2 tasks."
 
 
 def test_without_that_version_only_its_classes_may_be_named(client: TestClient, home: Path, model: Path) -> None:

@@ -82,7 +82,7 @@ def _looking(app: FastAPI, model: Model, school: School) -> None:
         """What the model knows, task by task, and the limits of this server."""
         return answers.ModelFacts(**model.facts(), learning=school.busy, limits=LIMITS)
 
-    @app.post("/api/look", openapi_extra=PHOTO_BODY)
+    @app.post("/api/look", openapi_extra=PHOTO_BODY, responses={404: {"model": answers.Problem}})
     async def look(
         request: Request,
         after: Annotated[int | None, Query(ge=1, description="As the model was after this task.")] = None,
