@@ -398,6 +398,16 @@ def test_few_photos_are_seen_more_often() -> None:
     assert few["train.views"] and not plan.settings_for(None, False, cpu, plan.Size(10, 240))["train.views"]
 
 
+def test_times_and_numbers_in_words() -> None:
+    assert [plan.in_words(seconds) for seconds in (0, 1.4, 60, 130)] == [
+        "1 second",
+        "1 second",
+        "60 seconds",
+        "2 minutes",
+    ]
+    assert (plan.count(1, "epoch"), plan.count(2, "class")) == ("1 epoch", "2 classes")
+
+
 def test_the_estimate_leaves_the_network_alone(small_config: Callable[..., Config], photos: Path, model: Path) -> None:
     from fdcnet.training.runtime import Runtime
 

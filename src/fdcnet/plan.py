@@ -100,14 +100,14 @@ def describe(state: State, runtime: Runtime, task: Task, num_more: int, num_test
     epochs = train.step_epochs if task.num_old else train.base_epochs
     rate = train.step_lr if task.num_old and train.step_lr else train.optim.lr
     yield (
-        f"{config.model.backbone}, {mode}; method {config.method}, {epochs} epochs, batch {train.batch_size}, "
+        f"{config.model.backbone}, {mode}; method {config.method}, {count(epochs, 'epoch')}, batch {train.batch_size}, "
         f"lr {rate:g}, memory {config.memory.budget // task.num_classes} photos a class."
     )
     yield f"About {in_words(estimate(state, runtime, num_photos))} on {device_name(runtime.device)}."
 
 
 def in_words(seconds: float) -> str:
-    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+    return count(max(1, round(seconds)), "second") if seconds < 100 else count(round(seconds / 60), "minute")
 
 
 def count(number: int, noun: str) -> str:

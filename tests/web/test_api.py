@@ -218,7 +218,9 @@ def test_known_classes_need_to_be_meant(client: TestClient, home: Path, model: P
     client.post("/api/lesson?epochs=1&more=true", files=form((known, photos(home, known))))
     assert "None of the 6 photos is new" in finished(client)["problem"]
     client.post("/api/lesson?epochs=1&more=true", files=form((known, photos(home, fourth(home)))))
-    assert finished(client)["report"]["more"] == [known]
+    lesson = finished(client)
+    assert lesson["report"]["more"] == [known]
+    assert any(" 1 epoch," in note for note in lesson["notes"])
 
 
 def test_a_model_can_be_made_by_the_first_lesson(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from fdcnet.learn import rollback as run_rollback
 from fdcnet.plan import BACKBONE, MEMORY_PER_CLASS, in_words
 from fdcnet.versions import can_go_back
 
-Model = Annotated[Path, typer.Argument(help="A saved model.")]
 COLUMNS = {"top1_cls": "class right", "gt_known": "box right", "top1_loc": "both right"}
 
 
@@ -83,8 +82,11 @@ def learn(
     _print(report)
 
 
-def history(model: Model) -> None:
-    """List the versions of a model: when each was learned, what it added, how well it did."""
+def history(model: options.Model) -> None:
+    """List the versions of a model: when each was learned, what it added, how well it did.
+
+    Example: `fdcnet history birds`
+    """
     table = Table(box=box.SIMPLE, show_edge=False, padding=(0, 1, 0, 0))
     for name in ("version", "date", "classes", "added", "of", *(what.replace(" ", "\n") for what in COLUMNS.values())):
         table.add_column(name, overflow="fold", no_wrap=name != "added")
@@ -105,10 +107,13 @@ def history(model: Model) -> None:
 
 
 def rollback(
-    model: Model,
+    model: options.Model,
     to: Annotated[int | None, typer.Option(help="Number of the version. [default: the one before]")] = None,
 ) -> None:
-    """Make an earlier version the current one. The later ones are kept, too: `--to` goes forward as well."""
+    """Make an earlier version the current one. The later ones are kept, too: `--to` goes forward as well.
+
+    Example: `fdcnet rollback birds`, or `fdcnet rollback birds --to 3`
+    """
     version = run_rollback(model, to)
     console.print(f"{model} is version {version.number} now: {len(version.classes)} classes.", markup=False)
 

@@ -33,7 +33,7 @@ OUTPUTS = "Files for other programs"
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="A saved model, such as runs/NAME/model.")],
+    model: options.Model,
     sources: Annotated[
         list[str],
         typer.Argument(metavar="SOURCE", help="Photos, folders, quoted patterns, videos, or - for standard input."),
@@ -76,6 +76,8 @@ def predict(
 
     Boxes are pixels of the photo as displayed. Photos that cannot be read are named and left out; the exit code is
     then 1, or 2 if none could be read.
+
+    Example: `fdcnet predict birds holiday/ --save seen/ --json answers.json`
     """
     for stream in (sys.stdout, sys.stderr):  # a file name may be no UTF-8
         if isinstance(stream, io.TextIOWrapper):
