@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ from fdcnet import plan
 from fdcnet.bundle import load_bundle, save_bundle
 from fdcnet.config import Config
 from fdcnet.data.records import Dataset
+from fdcnet.data.sources import read
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.errors import UserError
+from fdcnet.export import export_without_memory
+from fdcnet.holdout import identities
 from fdcnet.learn import Cancelled, LearnReport, after_tasks, learn, rollback, versions
 from fdcnet.models.network import new_network
 from fdcnet.predict import Localizer
@@ -121,6 +125,19 @@ def test_a_model_that_learned_in_full_goes_on_in_full(photos: Path, tmp_path: Pa
     assert not learn(tmp_path / "model", photos / "one", epochs=1, device="cpu").light
 
 
+def test_without_its_photos_it_also_goes_on_in_full(photos: Path, tmp_path: Path) -> None:
+    model, shared = tmp_path / "model", tmp_path / "shared"
+    for part in ("first", "one"):
+        teach(model, photos / part, light=False, epochs=1)
+    export_without_memory(model, shared)
+    [version] = versions(shared)
+    assert (version.number, version.parent, version.learned["light"]) == (1, None, False)
+    report = learn(shared, photos / "two", epochs=1, device="cpu")
+    assert not report.light and report.version == 2
+    assert [version.parent for version in versions(shared)] == [None, 1]
+    assert sorted(entry.name for entry in shared.iterdir()) == ["current", "versions"]
+
+
 def test_the_memory_is_as_large_as_asked_for(model: Path, photos: Path) -> None:
     teach(model, photos / "one", memory=3)
     teach(model, photos / "two")
@@ -145,11 +162,78 @@ def test_further_photos_of_a_known_class(model: Path, photos: Path, tmp_path: Pa
 
 
 def test_known_and_new_classes_together(model: Path, photos: Path, tmp_path: Path) -> None:
-    shutil.copytree(photos / "first", tmp_path / "both")
-    shutil.copytree(photos / "one", tmp_path / "both", dirs_exist_ok=True)
+    shutil.copytree(photos / "one", tmp_path / "both")
+    for name in load_bundle(model).classes:
+        shutil.copytree(next((photos / "two").iterdir()), tmp_path / "both" / name)
     report = teach(model, tmp_path / "both", more=True)
     assert len(report.more) == 3 and len(report.added) == 1
     assert load_bundle(model).task_sizes == [3, 1]
+
+
+# Photos given twice
+
+
+class Notes(Listener):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def renamed(source: Path, target: Path) -> Path:
+    """A folder of the same photos under names that sort the other way round."""
+    for folder in source.iterdir():
+        (target / folder.name).mkdir(parents=True)
+        for number, file in enumerate(sorted(folder.iterdir(), reverse=True)):
+            shutil.copy(file, target / folder.name / f"{number:03d}{file.suffix}")
+    return target
+
+
+def test_photos_that_lie_in_the_model_are_left_out(model: Path, photos: Path, tmp_path: Path) -> None:
+    source, notes = renamed(photos / "first", tmp_path / "again"), Notes()
+    assert "None of the 30 photos is new" in refused(model, source, more=True).problem
+    name = load_bundle(model).classes[0]
+    for number, file in enumerate(sorted(next((photos / "one").iterdir()).iterdir())[:4]):
+        shutil.copy(file, source / name / f"new{number}{file.suffix}")
+    before = load_bundle(model).held_out
+    report = teach(model, source, more=True, listener=notes)
+    state = load_bundle(model)
+    assert notes.texts[0] == "Left out: 30 photos that the model holds already, or that came twice."
+    assert report.more == (name,) and {len(names) for names in state.memory.names.values()} == {8, 12}
+    assert before and state.held_out and torch.equal(before.pixels, state.held_out.pixels)
+
+
+def test_what_has_taught_never_measures(photos: Path, tmp_path: Path) -> None:
+    """Also when the memory has given it up: here it keeps two photos a class."""
+    model, source = tmp_path / "model", renamed(photos / "first", tmp_path / "again")
+    teach(model, photos / "first", memory=2)
+    first = load_bundle(model)
+    report = teach(model, source, more=True, holdout=0.5)
+    assert report.old_after and report.old_after.num_photos == 6
+    state = load_bundle(model)
+    assert state.given == first.given and sum(state.given.values()) == 24
+    test = Dataset("again", tuple(state.classes), (), tuple(read(source).train))
+    report = teach(model, replace(test, train=read(photos / "first").train), more=True)
+    assert report.old_after and report.old_after.num_photos == 6
+
+
+def test_photos_are_parted_by_what_they_show(photos: Path, tmp_path: Path) -> None:
+    for name, source, seed in (("a", photos / "first", 1), ("b", renamed(photos / "first", tmp_path / "other"), 2)):
+        teach(tmp_path / name, source, epochs=1, seed=seed)
+    first, second = (load_bundle(tmp_path / name) for name in "ab")
+    assert first.given == second.given
+    assert first.held_out and second.held_out
+    assert set(identities(first.held_out)) == set(identities(second.held_out))
+
+
+def test_copies_within_a_lesson_count_once(photos: Path, tmp_path: Path) -> None:
+    source, notes = renamed(photos / "first", tmp_path / "twice"), Notes()
+    for file in [file for file in source.rglob("*") if file.is_file()]:
+        shutil.copy(file, file.with_name(f"copy-{file.name}"))
+    report = teach(tmp_path / "model", source, listener=notes)
+    assert notes.texts[0].startswith("Left out: 30 photos")
+    assert report.new_after and report.new_after.num_photos == 6 and len(load_bundle(tmp_path / "model").memory) == 24
 
 
 def test_a_model_of_train_can_learn_more(
@@ -238,7 +322,8 @@ def test_another_thread_predicts_while_one_learns(model: Path, photos: Path) -> 
 
 
 def test_one_class_is_too_few_to_begin_with(photos: Path, tmp_path: Path) -> None:
-    assert "one class only" in refused(tmp_path / "model", photos / "one").problem
+    error = refused(tmp_path / "model", photos / "one")
+    assert "one class only" in error.problem and "base_classes" not in error.remedy
 
 
 def test_no_photos(tmp_path: Path, model: Path) -> None:
@@ -261,7 +346,7 @@ def test_unreadable_photos(photos: Path, tmp_path: Path, model: Path) -> None:
         (folder / f"{number}.jpg").write_bytes(b"no photo")
     assert "can be read" in refused(model, tmp_path / "bad").problem
     for number in range(2):
-        Image.new("RGB", (50, 40)).save(folder / f"{number}.jpg")
+        Image.new("RGB", (50, 40), (number, 0, 0)).save(folder / f"{number}.png")
     assert "has 2 photos" in refused(model, tmp_path / "bad", holdout=0).problem
 
 
@@ -281,10 +366,17 @@ def test_impossible_settings(photos: Path, tmp_path: Path, model: Path) -> None:
         ({"overrides": ["model.head_width=8"]}, "cannot change once a model is made"),
         ({"overrides": ["data.size=48"]}, "cannot change once a model is made"),
         ({"overrides": ["train.nonsense=1"]}, "no setting"),
-        ({"epochs": 0}, "train.base_epochs cannot be 0"),
+        ({"epochs": 0}, "epochs cannot be 0."),
     ):
-        assert problem in refused(model, photos / "one", **options).problem
-    assert "no model" in refused(photos / "first", photos / "one").problem  # the two were swapped
+        found = refused(model, photos / "one", **options).problem
+        assert found.startswith(problem) if "cannot be" in problem else problem in found
+
+
+def test_swapped_words(photos: Path, tmp_path: Path, model: Path) -> None:
+    for error in (refused(photos / "first", model), refused(tmp_path / "new", model), refused(model, model)):
+        assert error.problem == f"{model} is a model: there are no photos to learn from."
+        assert "model first" in error.remedy
+    assert "no model" in refused(photos / "first", tmp_path / "new").problem
 
 
 def test_a_newer_format(photos: Path, model: Path) -> None:
@@ -304,6 +396,16 @@ def test_few_photos_are_seen_more_often() -> None:
     full = plan.settings_for(None, False, cpu, plan.Size(100, 4000))
     assert few["train.loc_warmup"] > 0 and "train.loc_warmup" not in full
     assert few["train.views"] and not plan.settings_for(None, False, cpu, plan.Size(10, 240))["train.views"]
+
+
+def test_times_and_numbers_in_words() -> None:
+    assert [plan.in_words(seconds) for seconds in (0, 1.4, 60, 130)] == [
+        "1 second",
+        "1 second",
+        "60 seconds",
+        "2 minutes",
+    ]
+    assert (plan.count(1, "epoch"), plan.count(2, "class")) == ("1 epoch", "2 classes")
 
 
 def test_the_estimate_leaves_the_network_alone(small_config: Callable[..., Config], photos: Path, model: Path) -> None:

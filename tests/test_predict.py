@@ -276,3 +276,20 @@ def test_loading_does_not_read_the_exemplars(taught: Path, tmp_path: Path) -> No
     assert localizer.state.memory.budget == 9
     with pytest.raises(UserError, match="damaged"):
         load_bundle(tmp_path / "model")
+
+
+def test_a_drawing_that_fails_leaves_the_old_file(
+    localizer: Localizer, photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torn(image: Image.Image, file: Path, *words: Any, **options: Any) -> None:
+        file.write_bytes(b"half")
+        raise OSError("the disk is full")
+
+    found = localizer.predict(photos[0])
+    (tmp_path / "out.jpg").write_bytes(b"old")
+    with pytest.raises(UserError, match="no name of a photo"):
+        found.save(tmp_path / "out")
+    monkeypatch.setattr(Image.Image, "save", torn)
+    with pytest.raises(OSError, match="full"):
+        found.save(tmp_path / "out.jpg")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("out.jpg", b"old")]

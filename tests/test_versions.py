@@ -21,7 +21,7 @@ from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.network import new_network
-from fdcnet.versions import add_version, after_tasks, rollback, versions, writing
+from fdcnet.versions import add_version, after_tasks, can_go_back, rollback, versions, writing
 
 
 @pytest.fixture
@@ -77,7 +77,9 @@ def test_back_and_forward(make: Callable[..., State], tmp_path: Path) -> None:
     model = tmp_path / "model"
     add(make("a", "b"), model)
     add(make("a", "b", "c"), model)
+    assert can_go_back(model)
     assert rollback(model).number == 1
+    assert not can_go_back(model)
     assert classes(model) == ["a", "b"]
     with pytest.raises(UserError, match="no earlier version"):
         rollback(model)

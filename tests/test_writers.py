@@ -110,6 +110,30 @@ def test_yolo_labels(tmp_path: Path) -> None:
     assert (labels / "classes.txt").read_text().splitlines() == CLASSES
 
 
+@pytest.mark.parametrize(
+    ("names", "file"), [(["a.jpg", "a.png"], "a.txt"), (["sub/a.jpg", "classes.jpg"], "classes.txt")]
+)
+def test_photos_that_would_share_a_yolo_file_are_refused(names: list[str], file: str, tmp_path: Path) -> None:
+    first, second = (prediction(name, label) for label, name in enumerate(names))
+    with YoloWriter(tmp_path, CLASSES) as writer:
+        writer.add(first)
+        before = (tmp_path / "labels" / file).read_bytes()
+        with pytest.raises(UserError, match=f"{names[1]} and .* would share"):
+            writer.add(second)
+    assert (tmp_path / "labels" / file).read_bytes() == before
+
+
+def test_names_as_long_as_a_file_system_allows(tmp_path: Path) -> None:
+    name = "x" * 251 + ".jpg"
+    for writer in (YoloWriter(tmp_path / "yolo", CLASSES), OverlayWriter(tmp_path / "seen", CLASSES)):
+        with writer:
+            writer.add(prediction(name, 0))
+    with CsvWriter(tmp_path / ("x" * 251 + ".csv"), CLASSES) as writer:
+        writer.add(prediction(name, 0))
+    assert {path.name for path in tmp_path.iterdir()} == {"yolo", "seen", "x" * 251 + ".csv"}
+    assert [path.name for path in (tmp_path / "seen").iterdir()] == [name]
+
+
 def check_task(task: dict[str, Any], controls: dict[str, tuple[str, set[str]]]) -> None:
     """What Label Studio's guide asks of a task with rectangle predictions."""
     assert task.keys() == {"data", "predictions"}

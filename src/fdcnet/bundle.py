@@ -29,6 +29,7 @@ from fdcnet.models.network import empty_network
 FORMAT = 1
 CURRENT = "current"
 VERSIONS = "versions"
+GIVEN = Path("memory/given.json")
 DESCRIBED = {"format", "method", "lineage", "classes", "task_sizes", "num_compensated", "config"}
 
 
@@ -49,6 +50,8 @@ def write_bundle(state: State, new: Path) -> None:
     _write_memory(state.memory, new / "memory")
     if state.held_out is not None:
         _write_held_out(state.held_out, new / "held_out")
+    if state.given:
+        _write_text(new / GIVEN, json.dumps(state.given))
     description = {
         "format": FORMAT,
         "method": state.config.method,
@@ -81,10 +84,12 @@ def load_bundle(path: Path, memory: bool = True) -> State:
     except (SafetensorError, RuntimeError, OSError) as error:
         raise _damaged(path / "weights.safetensors", error) from error
     exemplars, held_out = ExemplarMemory(config.memory.budget), None
+    given: dict[str, bool] = {}
     if memory:
         try:
             _read_memory(path / "memory", exemplars)
             held_out = _read_held_out(path / "held_out")
+            given = json.loads((path / GIVEN).read_bytes()) if (path / GIVEN).is_file() else {}
         except (ValueError, KeyError, OSError) as error:
             raise _damaged(path / "memory", error) from error
     return State(
@@ -94,6 +99,7 @@ def load_bundle(path: Path, memory: bool = True) -> State:
         classes=[entry["name"] for entry in description["classes"]],
         task_sizes=description["task_sizes"],
         held_out=held_out,
+        given=given,
     )
 
 

@@ -5,7 +5,6 @@ import importlib.util
 import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,8 @@ from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
 from fdcnet.predict import predict_protocol
+from fdcnet.record import replacing, write_json
+from fdcnet.versions import LEARNED, versions
 
 OPSET = 18
 TOLERANCE = 1e-3  # of probabilities and masks, both in 0..1
@@ -76,28 +77,22 @@ def export_onnx(model: Path, file: Path, photos: Path | None = None) -> Check:
     what, shown = _photos_to_check(state, photos)
     if file.is_dir():
         raise UserError(f"{file} is a folder.", "Name a file, such as model.onnx.")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.tmp")
-    try:
-        _write(answers, shown, beside, _metadata(state))
-        check = _compare(answers, beside, shown, what)
-        descriptor = os.open(beside, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
-    return check
+    with replacing(file) as new:
+        _write(answers, shown, new, _metadata(state))
+        return _compare(answers, new, shown, what)
 
 
 def export_without_memory(model: Path, out: Path) -> None:
-    """The same model without exemplars, and without the paths of its maker's machine."""
+    """The same model without exemplars, and without the paths of its maker's machine. It is its own first version."""
     if out.exists():
         raise UserError(f"{out} is there already.", "Name a folder that is free.")
     state = load_bundle(model, memory=False)
     state.memory = ExemplarMemory(state.memory.budget)
     state.config = _without_paths(state.config)
     save_bundle(state, out)
+    [learned] = [version.learned for version in versions(model) if version.current]
+    if learned:  # says whether later lessons are light or full
+        write_json(out / LEARNED, {**learned, "version": 1, "parent": None})
 
 
 def _without_paths(config: Config) -> Config:

@@ -3,7 +3,6 @@
 The old model stays as it is, and in use, until the new version lies beside it; whatever happens before, it is kept.
 """
 
-import random
 import threading
 import time
 from collections import Counter
@@ -15,14 +14,15 @@ from typing import Any
 import torch
 
 from fdcnet import plan
-from fdcnet.bundle import has_bundle, load_bundle
+from fdcnet.bundle import CURRENT, has_bundle, load_bundle
 from fdcnet.config import Config, changed, parse_overrides
 from fdcnet.data.cache import PixelCache
-from fdcnet.data.records import Dataset, Record, Task
+from fdcnet.data.records import Dataset, Task
 from fdcnet.data.sources import read
 from fdcnet.data.stream import append_task
 from fdcnet.errors import UserError
 from fdcnet.evaluation.metrics import by_task
+from fdcnet.holdout import FEWEST_PHOTOS, Sorted, sort_photos
 from fdcnet.memory import ExemplarMemory, herd
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
@@ -41,10 +41,7 @@ from fdcnet.versions import Version, add_version, after_tasks, rollback, version
 
 __all__ = ["Accuracy", "Cancelled", "LearnReport", "Version", "after_tasks", "learn", "rollback", "versions"]
 
-HOLDOUT = 0.2
-ENOUGH_TO_HOLD_OUT = 10  # photos of a class; with fewer, all are needed for learning
 HELD_OUT_PER_CLASS = 10  # that stay in the model, to measure old classes when their photos are gone
-FEWEST_PHOTOS = 4
 LONGEST_NAME = 200
 KEEP = 3
 EMPTY = 0.01  # mean mask below which there is nothing to box
@@ -110,10 +107,11 @@ def learn(
     """
     started = time.monotonic()
     model, watched = Path(model), _Watched(listener or Listener(), cancel)
+    _refuse_swapped(model, photos)
+    _refuse_settings(holdout, memory, epochs, keep)
     dataset = photos if isinstance(photos, Dataset) else read(photos)
     for note in dataset.notes:
         watched.note(note)
-    _refuse_settings(model, holdout, memory, keep)
     given = parse_overrides(overrides)
     flags = {"model.backbone": backbone, "model.weights": weights, "seed": seed}
     flags |= {"train.base_epochs": epochs, "train.step_epochs": epochs}
@@ -126,7 +124,10 @@ def learn(
                     f"{model} has a backbone already: {old.config.model.backbone}.",
                     "Leave out --backbone and --weights, or start another model.",
                 )
-            lesson = _lesson(old, dataset, more, holdout, seed or 0)
+            _refuse_lesson(old, dataset, more)
+            config = _asked_for(old, given)
+            opening = Runtime.of(replace(config, device=device), cache_dir, watched)
+            lesson = _lesson(old, dataset, _open(old, dataset, opening, config.data.size, holdout))
             where = find_device(device)
             light = _is_light(model, old, where, given) if full is None else not full
             state = _state(old, lesson, where, light, memory, given)
@@ -153,59 +154,42 @@ def learn(
 class _Lesson:
     """What the photos are for."""
 
-    task: Task  # the new classes, their photos, and those that measure them
-    more: tuple[Record, ...]  # further photos of known classes
-    more_classes: tuple[str, ...]
-    more_test: tuple[Record, ...]
+    task: Task  # the new classes
+    new: PixelCache
+    new_test: PixelCache
+    more: PixelCache  # further photos of known classes
+    more_test: PixelCache
+    given: dict[str, bool]
+
+    @property
+    def more_classes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(record.label for record in self.more.records))
 
 
-def _lesson(old: State | None, dataset: Dataset, more: bool, holdout: float | None, seed: int) -> _Lesson:
-    if not dataset.train:
-        raise UserError(f"{dataset.name} holds no photos to learn from.", "Put photos beside test/, or into train/.")
-    _refuse_names(dataset.classes)
-    known = set(old.classes) if old else set()
-    more_classes = tuple(name for name in dataset.classes if name in known)
-    if more_classes and not more:
-        others = f" and {len(more_classes) - 1} more" if len(more_classes) > 1 else ""
-        raise UserError(
-            f"The model already knows '{more_classes[0]}'{others}.",
-            "Add --more to teach it further photos of them, or rename those folders.",
-        )
-    train, test = _hold_out(dataset, holdout, seed)
-    more_train, new_train = _parted(train, known)
-    more_test, new_test = _parted(test, known)
+def _lesson(old: State | None, dataset: Dataset, photos: Sorted) -> _Lesson:
+    known = old.classes if old else []
     new_classes = tuple(name for name in dataset.classes if name not in known)
+    new, new_test = photos.teach.of_classes(new_classes), photos.measure.of_classes(new_classes)
+    _refuse_few(Counter(record.label for record in new.records), new_classes)
     number = len(old.task_sizes) + 1 if old else 1
     task = Task(number, (), len(known), (), ())
     if new_classes:
-        new = replace(dataset, classes=new_classes, train=new_train, test=new_test)
-        task = append_task(old.classes if old else (), new, number)
-    _refuse_few(Counter(record.label for record in task.train), task.classes)
-    return _Lesson(task, more_train, more_classes, more_test)
+        own = replace(dataset, classes=new_classes, train=new.records, test=new_test.records)
+        task = append_task(known, own, number)
+    more, more_test = photos.teach.of_classes(known), photos.measure.of_classes(known)
+    return _Lesson(task, new, new_test, more, more_test, photos.given)
 
 
-def _parted(records: Sequence[Record], known: set[str]) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
-    """Photos of known classes, and the others."""
-    return (
-        tuple(record for record in records if record.label in known),
-        tuple(record for record in records if record.label not in known),
-    )
-
-
-def _hold_out(dataset: Dataset, share: float | None, seed: int) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
-    """Photos that teach, and photos that measure: the set's own test photos where it has some."""
-    if dataset.test:
-        return dataset.train, dataset.test
-    train: list[Record] = []
-    test: list[Record] = []
-    for name in dataset.classes:
-        own = [record for record in dataset.train if record.label == name]
-        random.Random(f"{seed} {name}").shuffle(own)
-        enough = len(own) >= (ENOUGH_TO_HOLD_OUT if share is None else FEWEST_PHOTOS + 1)
-        count = max(1, round((HOLDOUT if share is None else share) * len(own))) if enough and share != 0 else 0
-        test += own[:count]
-        train += own[count:]
-    return tuple(train), tuple(test)
+def _open(old: State | None, dataset: Dataset, runtime: Runtime, size: int, share: float | None) -> Sorted:
+    train, test = (runtime.decode("opening photos", part, size) for part in (dataset.train, dataset.test))
+    photos = sort_photos(old, train, test, share)
+    if not len(photos.teach):
+        problem = f"None of the {len(train)} photos is new: the model has had all of them."
+        raise UserError(problem, "Give photos that it has not seen yet.")
+    if photos.num_left_out:
+        several = plan.count(photos.num_left_out, "photo")
+        runtime.listener.note(f"Left out: {several} that the model holds already, or that came twice.")
+    return photos
 
 
 def _is_light(model: Path, old: State | None, device: torch.device, given: Mapping[str, Any]) -> bool:
@@ -217,6 +201,15 @@ def _is_light(model: Path, old: State | None, device: torch.device, given: Mappi
         return device.type == "cpu" and old.config.method in LIGHT_METHODS
     network = changed(Config(), given).model
     return device.type == "cpu" and network.weights != "none" and network.backbone != "tiny"
+
+
+def _asked_for(old: State | None, given: Mapping[str, Any]) -> Config:
+    """The settings of the model with those given: enough to open photos."""
+    config = changed(old.config if old else Config(), given)
+    if old and (config.model, config.data.size) != (old.config.model, old.config.data.size):
+        problem = "Settings under 'model', and data.size, cannot change once a model is made."
+        raise UserError(problem, "Start another model for them.")
+    return config
 
 
 def _state(
@@ -233,26 +226,20 @@ def _state(
     if old is None:
         network = new_network(config.model, seed_of(config.seed, "new"))
         return State(config, network, ExemplarMemory(config.memory.budget))
-    if (config.model, config.data.size) != (old.config.model, old.config.data.size):
-        problem = "Settings under 'model', and data.size, cannot change once a model is made."
-        raise UserError(problem, "Start another model for them.")
     old.memory.budget = config.memory.budget
     return replace(old, config=config)
 
 
 def _teach(state: State, lesson: _Lesson, runtime: Runtime) -> dict[str, Accuracy | None]:
     """Measure, learn, measure again; -> accuracies by their names in `LearnReport`"""
-    task, size, listener = lesson.task, state.config.data.size, runtime.listener
-    decode = lambda records: runtime.decode("opening photos", records, size)  # noqa: E731
-    new, more = decode(task.train), decode(lesson.more)
-    _refuse_few(Counter(record.label for record in new.records), task.classes)
-    old_test, new_test = _joined(state.held_out, decode(lesson.more_test)), decode(task.test)
+    task, new, more = lesson.task, lesson.new, lesson.more
+    old_test, new_test = _joined(state.held_out, lesson.more_test), lesson.new_test
 
     old_before = _accuracy(state, runtime, old_test)
     for label, name in enumerate(state.classes):
         _more_exemplars(state, runtime, label, more.of_classes([name]))
     for line in plan.describe(state, runtime, task, len(more), len(old_test) + len(new_test)):
-        listener.note(line)
+        runtime.listener.note(line)
     learn_task(state, find_method(state.config.method)(), task, new, runtime)
     if not task.classes:
         state.task_sizes.pop()  # more photos are no task of their own
@@ -262,6 +249,7 @@ def _teach(state: State, lesson: _Lesson, runtime: Runtime) -> dict[str, Accurac
         "new_after": _accuracy(state, runtime, new_test),
     }
     state.held_out = _first_of_each(_joined(old_test, new_test), state.classes)
+    state.given |= lesson.given
     return results
 
 
@@ -304,18 +292,47 @@ def _first_of_each(photos: PixelCache, classes: Sequence[str]) -> PixelCache:
     return PixelCache(tuple(photos.records[row] for row in rows), photos.sizes[kept], photos.gather(kept).cpu())
 
 
-def _refuse_settings(model: Path, holdout: float | None, memory: int | None, keep: int) -> None:
-    if holdout is not None and not 0 <= holdout < 1:
-        raise UserError(f"holdout cannot be {holdout:g}.", "Give a share below 1, such as 0.2, or 0 to learn from all.")
-    if memory is not None and memory < 1:
-        raise UserError(f"memory cannot be {memory}.", "Keep one photo of each class or more.")
-    if keep < 0:
-        raise UserError(f"keep cannot be {keep}.", "Give the number of earlier versions to keep, or 0.")
+def _refuse_swapped(model: Path, photos: str | Path | Dataset) -> None:
+    if not isinstance(photos, Dataset) and any((Path(photos) / file).is_file() for file in ("fdcnet.json", CURRENT)):
+        problem = f"{photos} is a model: there are no photos to learn from."
+        raise UserError(problem, "Name the model first, then the photos: fdcnet learn MODEL PHOTOS")
     if model.exists() and not has_bundle(model) and (not model.is_dir() or any(model.iterdir())):
         raise UserError(
             f"{model} is there already, and no model.",
             "Name the model first, then the photos: fdcnet learn MODEL PHOTOS",
         )
+
+
+def _refuse_settings(holdout: float | None, memory: int | None, epochs: int | None, keep: int) -> None:
+    if holdout is not None and not 0 <= holdout < 1:
+        raise UserError(f"holdout cannot be {holdout:g}.", "Give a share below 1, such as 0.2, or 0 to learn from all.")
+    if memory is not None and memory < 1:
+        raise UserError(f"memory cannot be {memory}.", "Keep one photo of each class or more.")
+    if epochs is not None and epochs < 1:
+        raise UserError(f"epochs cannot be {epochs}.", "Give 1 or more, or leave it out: then the photos decide.")
+    if keep < 0:
+        raise UserError(f"keep cannot be {keep}.", "Give the number of earlier versions to keep, or 0.")
+
+
+def _refuse_lesson(old: State | None, dataset: Dataset, more: bool) -> None:
+    """What can be told before a photo is opened."""
+    if not dataset.train:
+        raise UserError(f"{dataset.name} holds no photos to learn from.", "Put photos beside test/, or into train/.")
+    _refuse_names(dataset.classes)
+    known = [name for name in dataset.classes if old and name in old.classes]
+    if known and not more:
+        others = f" and {len(known) - 1} more" if len(known) > 1 else ""
+        raise UserError(
+            f"The model already knows '{known[0]}'{others}.",
+            "Add --more to teach it further photos of them, or rename those folders.",
+        )
+    if old is None and len(dataset.classes) < 2:
+        raise UserError(
+            f"There is one class only ({', '.join(dataset.classes)}).",
+            "Telling classes apart needs at least two: begin with photos of two classes or more.",
+        )
+    new = [name for name in dataset.classes if name not in known]
+    _refuse_few(Counter(record.label for record in dataset.train), new)
 
 
 def _refuse_names(classes: Sequence[str]) -> None:

@@ -90,27 +90,27 @@ def describe(state: State, runtime: Runtime, task: Task, num_more: int, num_test
     config, train = state.config, state.config.train
     num_photos = len(task.train) + num_more + len(state.memory)
     kept = len(state.memory) - num_more
-    what = [f"{_count(len(task.classes), 'new class')} from {_count(len(task.train), 'photo')}"] if task.classes else []
-    what += [f"{_count(num_more, 'further photo')} of known classes"] if num_more else []
-    what += [f"{_count(kept, 'kept photo')} of {_count(task.num_old, 'old class')}"] if task.num_old else []
-    yield f"To learn: {', '.join(what)}. To measure: {_count(num_test, 'photo')}."
+    what = [f"{count(len(task.classes), 'new class')} from {count(len(task.train), 'photo')}"] if task.classes else []
+    what += [f"{count(num_more, 'further photo')} of known classes"] if num_more else []
+    what += [f"{count(kept, 'kept photo')} of {count(task.num_old, 'old class')}"] if task.num_old else []
+    yield f"To learn: {', '.join(what)}. To measure: {count(num_test, 'photo')}."
     if task.num_old and not kept:
         yield "The model has kept no photos of its old classes: expect it to forget some of what it knew."
     mode = "light: backbone and tail stay as they are" if train.views else "full: everything learns"
     epochs = train.step_epochs if task.num_old else train.base_epochs
     rate = train.step_lr if task.num_old and train.step_lr else train.optim.lr
     yield (
-        f"{config.model.backbone}, {mode}; method {config.method}, {epochs} epochs, batch {train.batch_size}, "
+        f"{config.model.backbone}, {mode}; method {config.method}, {count(epochs, 'epoch')}, batch {train.batch_size}, "
         f"lr {rate:g}, memory {config.memory.budget // task.num_classes} photos a class."
     )
     yield f"About {in_words(estimate(state, runtime, num_photos))} on {device_name(runtime.device)}."
 
 
 def in_words(seconds: float) -> str:
-    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+    return count(max(1, round(seconds)), "second") if seconds < 100 else count(round(seconds / 60), "minute")
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
     plural = "es" if noun.endswith("s") else "s"
     return f"{number} {noun}{'' if number == 1 else plural}"
 

@@ -16,7 +16,7 @@ from fdcnet import geometry
 from fdcnet.bundle import load_bundle
 from fdcnet.config import Protocol
 from fdcnet.data.batches import normalise, prefetch
-from fdcnet.data.decode import BadImage
+from fdcnet.data.decode import TOO_LARGE, BadImage
 from fdcnet.data.photo import Photo, as_photo, is_batch
 from fdcnet.data.records import Dataset
 from fdcnet.errors import UserError
@@ -251,6 +251,6 @@ def _called(photo: Photo) -> str:
 
 
 def _unreadable(photo: Photo, error: BadImage) -> UserError:
-    return UserError(
-        f"{_called(photo)} cannot be read: {error}.", "Give a whole photo: jpg, png, webp, bmp, gif or tif."
-    )
+    too_large = str(error).startswith(TOO_LARGE)
+    remedy = "Make it smaller first." if too_large else "Give a whole photo: jpg, png, webp, bmp, gif or tif."
+    return UserError(f"{_called(photo)} cannot be read: {error}.", remedy)

@@ -14,6 +14,8 @@ from fdcnet import geometry
 from fdcnet.data.decode import upright
 from fdcnet.data.photo import Photo
 from fdcnet.data.records import BoxXYXY
+from fdcnet.errors import UserError
+from fdcnet.record import replacing
 from fdcnet.report.overlay import GREEN, GREY, chip, draw_box, overlay
 
 NONE_OF_THESE = "none of these"
@@ -78,7 +80,12 @@ class Prediction:
 
     def save(self, path: str | Path, opacity: float = 0.5, max_side: int | None = 1600) -> None:
         """Draw it into an image file."""
-        self.draw(opacity, max_side).save(path, quality=92)
+        path = Path(path)
+        kind = Image.registered_extensions().get(path.suffix.lower())
+        if kind not in Image.SAVE:
+            raise UserError(f"{path} is no name of a photo that can be written.", "End it in .jpg or .png.")
+        with replacing(path) as new:
+            self.draw(opacity, max_side).save(new, kind, quality=92)
 
     def to_dict(self, heat: bool = False) -> dict[str, Any]:
         """Only what JSON knows; with `heat` also the map, row by row."""

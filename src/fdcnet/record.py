@@ -6,6 +6,7 @@
 - examples/task-1.json ...: a few test photos after each task, with their maps beside
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
 import io
@@ -15,7 +16,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,7 @@ from fdcnet.errors import UserError
 SCHEMA = 1
 PACKAGES = ("fdcnet", "torch", "numpy", "Pillow", "scipy", "safetensors")
 SOURCE = Path(__file__).resolve().parent
+LONG_NAME = 200  # bytes; file systems allow 255
 COMMIT_VARIABLE = "FDCNET_COMMIT"
 
 Example = tuple[str, NDArray[np.uint8], NDArray[Any], Mapping[str, Any]]  # id, photo (H, W, 3), map (H, W), facts
@@ -168,17 +170,32 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """All or nothing: a reader, or a run after a kill, sees the old file or the new one."""
+    with replacing(path) as new:
+        new.write_bytes(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write a file that then takes the name `path`, all or nothing: a reader, or a run after a kill, sees the
+    old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.tmp")
+    new = beside(path)
     try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        yield new
+        descriptor = os.open(new, os.O_RDWR)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        new.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
+
+
+def beside(path: Path) -> Path:
+    """A temporary name in the same folder, short enough for any file system."""
+    name = path.name
+    if len(os.fsencode(name)) > LONG_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return path.with_name(f".{name}.tmp")
 
 
 def read_json(path: Path) -> Any:

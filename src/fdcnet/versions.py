@@ -30,7 +30,13 @@ if sys.platform != "win32":
 
 LOCK = "lock"
 LEARNED = "learned.json"
-BUNDLE = ("fdcnet.json", "weights.safetensors", "memory", "held_out")  # what a bundle without versions consists of
+BUNDLE = (
+    "fdcnet.json",
+    "weights.safetensors",
+    "memory",
+    "held_out",
+    LEARNED,
+)  # what a bundle without versions consists of
 NEW = ".new"
 
 
@@ -101,6 +107,11 @@ def add_version(state: State, path: Path, learned: Mapping[str, Any], keep: int)
         raise
     _prune(path, keep)
     return _version(path / VERSIONS / str(number), number, True)
+
+
+def can_go_back(path: Path) -> bool:
+    """Whether `rollback` finds an earlier version."""
+    return any(number < (current_number(path) or 1) for number in _numbers(path))
 
 
 def rollback(path: Path, to: int | None = None) -> Version:

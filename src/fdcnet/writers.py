@@ -8,7 +8,7 @@ import sys
 import tempfile
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
@@ -22,11 +22,23 @@ import yaml
 from fdcnet.data.records import BoxXYXY
 from fdcnet.errors import UserError
 from fdcnet.prediction import Prediction
-from fdcnet.record import write_bytes
+from fdcnet.record import beside, write_bytes
 
 ESCAPED = "backslashreplace"  # a file name that is no UTF-8 becomes an escape, which JSON reads back
 MAX_WAITING = 16  # drawings that may wait, with their photos
 LOCAL_FILES = "/data/local-files/?d="  # where Label Studio serves the files of its own machine
+
+
+def is_read(write: Callable[[], object]) -> bool:
+    """Whether somebody still reads what is written: `head` stops when it has enough, then the rest goes nowhere."""
+    try:
+        write()
+    except (BrokenPipeError, SystemExit):  # rich makes the second of the first
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return False
+    return True
 
 
 class Writer:
@@ -55,14 +67,15 @@ class FileWriter(Writer):
         self.closing = ExitStack()
         self.to_stdout = str(self.path) == "-"
         self.file: IO[str] = sys.stdout if self.to_stdout else self._open_beside()
-        self.begin()
+        if not is_read(self.begin):
+            self.begin()  # once more, into nowhere
         return self
 
     def _open_beside(self) -> IO[str]:
         _make_folder(self.path.parent)
         if self.path.is_dir():
             raise UserError(f"{self.path} is a folder.", "Name a file.")
-        self.beside = self.path.with_name(f".{self.path.name}.tmp")
+        self.beside = beside(self.path)
         self.closing.callback(self.beside.unlink, missing_ok=True)
         return self.closing.enter_context(self.beside.open("w", encoding="utf-8", errors=ESCAPED, newline=""))
 
@@ -70,12 +83,16 @@ class FileWriter(Writer):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self.closing:
-            if error is None:
-                self.end()
-                self.file.flush()
-                if not self.to_stdout:
-                    os.fsync(self.file.fileno())
-                    self.beside.replace(self.path)
+            if error is None and self.to_stdout:
+                is_read(self._finish)
+            elif error is None:
+                self._finish()
+                os.fsync(self.file.fileno())
+                self.beside.replace(self.path)
+
+    def _finish(self) -> None:
+        self.end()
+        self.file.flush()
 
     def begin(self) -> None: ...
 
@@ -194,6 +211,7 @@ class YoloWriter(Writer):
 
     def __enter__(self) -> Self:
         _make_folder(self.path / "labels")
+        self.written = {"classes.txt": "the list of classes"}  # label file -> whose it is
         names = yaml.safe_dump({"names": dict(enumerate(self.classes))}, allow_unicode=True, sort_keys=False)
         write_bytes(self.path / "data.yaml", ("path: .\ntrain: images\nval: images\n" + names).encode())
         write_bytes(self.path / "labels" / "classes.txt", "".join(f"{name}\n" for name in self.classes).encode())
@@ -207,7 +225,14 @@ class YoloWriter(Writer):
             shares = ((x + w / 2) / width, (y + h / 2) / height, w / width, h / height)
             label = self.label_of[str(prediction.class_name)]
             lines.append(f"{label} {' '.join(f'{share:.6f}' for share in shares)}\n")
-        write_bytes(self.path / "labels" / PurePosixPath(prediction.name).with_suffix(".txt"), "".join(lines).encode())
+        write_bytes(self._file_of(prediction), "".join(lines).encode())
+
+    def _file_of(self, prediction: Prediction) -> Path:
+        name = str(PurePosixPath(prediction.name).with_suffix(".txt"))
+        if (other := self.written.setdefault(name, prediction.name)) != prediction.name:
+            problem = f"{prediction.name} and {other} would share the label file {self.path / 'labels' / name}."
+            raise UserError(problem, "Rename the photo, or predict it on its own into another folder.")
+        return self.path / "labels" / name
 
 
 class OverlayWriter(Writer):

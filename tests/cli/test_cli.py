@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from fdcnet import config
 from fdcnet.cli import app, main
 from fdcnet.data.synthetic import make_synthetic
+from fdcnet.learn import learn
 from fdcnet.models.backbones import build_backbone
 
 SMALL = (
@@ -299,6 +300,13 @@ def test_every_verb_explains_itself(verb: tuple[str, ...], call: Call) -> None:
     assert "Usage: fdcnet " + " ".join(verb) in " ".join(said.split())
 
 
+@pytest.mark.parametrize("verb", ["history", "rollback", "predict", "evaluate", "export"])
+def test_verbs_about_a_model_say_where_it_comes_from(verb: str, call: Call) -> None:
+    said = " ".join(call(verb, "--help")[1].split())
+    assert f"Example: fdcnet {verb} birds" in said
+    assert "fdcnet learn" in said and "fdcnet train" in said
+
+
 def test_no_verb_is_left_out_above() -> None:
     from typer.main import get_command
 
@@ -431,3 +439,40 @@ def test_a_failure_that_is_no_mistake_ends_with_1(call: Call, photos: Path, tmp_
     assert code == 1
     assert error.startswith("Failed: The loss is no finite number any more (phase main, epoch 1")
     assert "train.optim.clip_norm" in error
+
+
+@pytest.mark.parametrize(("verb", "resumes"), [("train", True), ("predict", False)])
+def test_a_disk_that_fails_is_told_in_words_of_the_command(
+    verb: str, resumes: bool, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("fdcnet.cli.app", fail)
+    code, _, error = call(verb)
+    assert code == 1 and error.startswith("Failed: No space left on device\nFree space or repair that path.")
+    assert ("--resume" in error) == resumes
+
+
+def test_a_file_in_the_way_of_the_results_is_noticed_first(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    code, _, error = call("evaluate", "no-model", "-o", tmp_path / "out")
+    assert code == 2 and "out is a file" in error
+
+
+def test_a_model_that_was_taught_is_no_run(call: Call, tmp_path: Path) -> None:
+    dataset = make_synthetic(tmp_path / "photos", num_classes=2, train_per_class=4, test_per_class=2, size=40)
+    small = ("data.size=40", "data.crop=32", "model.head_width=16")
+    learn(tmp_path / "model", dataset, backbone="tiny", epochs=1, device="cpu", overrides=small)
+    code, _, error = call("report", tmp_path / "model")
+    assert code == 2 and f"fdcnet history {tmp_path / 'model'}" in error
+    code, _, error = call("evaluate", tmp_path / "model")
+    assert code == 2 and "Name test photos" in error
+    code, said, _ = call("evaluate", tmp_path / "model", tmp_path / "photos", "--device", "cpu")
+    assert code == 0 and "After task" not in said and "average" not in said.split("Protocol")[0]
+
+
+def test_a_model_within_a_run_leads_to_its_report(trained: tuple[Path, str], call: Call) -> None:
+    run = trained[0] / "run"
+    code, _, error = call("report", run / "model")
+    assert code == 2 and f"Name its run: {run}" in error

@@ -85,6 +85,31 @@ def test_bad_photos_are_named_and_left_out(model: Path, damaged: Path, tmp_path:
     assert not (tmp_path / "out.json").exists()
 
 
+@pytest.mark.parametrize("to_stdout", [(), ("--json", "-"), ("--coco", "-")])
+def test_files_are_completed_when_nobody_reads_on(
+    to_stdout: tuple[str, ...], model: Path, taught: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "fdcnet", "predict", str(model), str(taught / "photos" / "test"), *to_stdout]
+    process = subprocess.Popen(
+        [*command, "--csv", "all.csv"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout and process.stderr
+    process.stdout.close()  # before the first line is there
+    said = process.stderr.read().decode()
+    assert process.wait(120) == 0, said
+    assert said == "Written: all.csv\n"
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 9
+
+
+def test_without_files_it_ends_when_nobody_reads_on(model: Path, taught: Path, tmp_path: Path) -> None:
+    photos = [str(taught / "photos" / "test")] * 20
+    command = [sys.executable, "-m", "fdcnet", "predict", str(model), *photos]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait(120) == 0
+
+
 def test_standard_input(model: Path, taught: Path, tmp_path: Path) -> None:
     photo = next((taught / "photos" / "test").rglob("*.jpg"))
     done = fdcnet("predict", model, "-", "--csv", "-", cwd=tmp_path, stdin=photo.read_bytes())

@@ -1,6 +1,7 @@
 """`fdcnet learn`, `history` and `rollback` as a user runs them: in a process of their own, and stopped the hard way."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -33,6 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 shutil.copy(record.path, folder)
     made = run(root, "learn", "made", "photos", *SMALL)
     assert made.returncode == 0, made.stderr
+    assert "rollback" not in made.stdout  # there is nothing to go back to
     return root
 
 
@@ -43,7 +45,7 @@ def model(home: Path, tmp_path: Path) -> Path:
 
 def start(folder: Path, *arguments: str | Path) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "fdcnet", *map(str, arguments)]
-    surroundings = os.environ | {"FDCNET_CACHE": str(folder / "cache"), "COLUMNS": "120"}
+    surroundings = os.environ | {"FDCNET_CACHE": str(folder / "cache"), "COLUMNS": "80"}
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -77,10 +79,22 @@ def start_and_wait_for_epochs(home: Path, model: Path) -> "subprocess.Popen[str]
 def test_learn_history_rollback(home: Path, model: Path) -> None:
     learned = run(home, "learn", model, "one", "--epochs", "2", "--device", "cpu")
     assert learned.returncode == 0, learned.stderr
-    for words in ("1 new class from 8 photos", "About", "old classes, before", "old classes, now", "knows 4 classes"):
+    for words in (
+        "1 new class from 8 photos",
+        "About",
+        "old classes, before",
+        "old classes, now",
+        "knows 4 classes",
+        "rollback",
+    ):
         assert words in learned.stdout
     shown = run(home, "history", model).stdout
     assert "2 *" in shown and load_bundle(model).classes[3] in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    above, header, _, first, *_ = shown.splitlines()
+    assert above.split() == ["class", "box", "both"]
+    assert header.split() == ["version", "date", "classes", "added", "of", *["right"] * 3, "size"]
+    assert re.match(r"1 +\d{4}-\d\d-\d\d +3 ", first)
     assert run(home, "rollback", model).stdout == f"{model} is version 1 now: 3 classes.\n"
     assert len(load_bundle(model).classes) == 3
     assert run(home, "rollback", model).returncode == 2
@@ -90,9 +104,14 @@ def test_learn_history_rollback(home: Path, model: Path) -> None:
 def test_a_class_that_is_known(home: Path, model: Path) -> None:
     refused = run(home, "learn", model, "photos")
     assert refused.returncode == 2 and "already knows" in refused.stderr and "--more" in refused.stderr
-    more = run(home, "learn", model, "photos", "--more", "--epochs", "1", "--device", "cpu")
+    again = run(home, "learn", model, "photos", "--more", "--device", "cpu")
+    assert again.returncode == 2 and "None of the 30 photos is new" in again.stderr
+    name = load_bundle(model).classes[0]
+    shutil.copytree(home / "photos", home / "grown")
+    shutil.copytree(next((home / "one").iterdir()), home / "grown" / name, dirs_exist_ok=True)  # ten take a name
+    more = run(home, "learn", model, "grown", "--more", "--epochs", "1", "--device", "cpu")
     assert more.returncode == 0, more.stderr
-    assert "24 further photos of known classes" in more.stdout
+    assert "Left out: 20 photos" in more.stdout and "8 further photos of known classes" in more.stdout
 
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
@@ -153,6 +172,6 @@ def test_a_disk_that_fills_up(home: Path, model: Path) -> None:
 def test_time_is_told(home: Path, model: Path) -> None:
     started = time.monotonic()
     learned = run(home, "learn", model, "one", "--epochs", "1", "--device", "cpu", "--keep", "0")
-    assert learned.returncode == 0
+    assert learned.returncode == 0 and "rollback" not in learned.stdout
     assert float(versions(model)[0].learned["seconds"]) <= time.monotonic() - started
     assert [version.number for version in versions(model)] == [2]

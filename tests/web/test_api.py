@@ -116,6 +116,9 @@ def test_an_earlier_task_is_answered_by_the_version_that_was_kept(client: TestCl
     assert got["how"] == "kept" and got["num_classes"] == 2
     assert got["top"] == Localizer.load(versions(model)[0].path, "cpu").predict(photo).to_dict()["top"]
     assert client.post("/api/look?after=2", content=photo).json()["how"] == "now"
+    answer = client.post("/api/look?after=99", content=photo)
+    assert refused(answer, 404) == "There is no task 99."
+    assert answer.json()["remedy"] == "The model has learned 2 tasks."
 
 
 def test_without_that_version_only_its_classes_may_be_named(client: TestClient, home: Path, model: Path) -> None:
@@ -151,7 +154,9 @@ def test_a_bad_question(client: TestClient, home: Path, content: bytes | None, q
 def test_a_decompression_bomb_is_refused(client: TestClient) -> None:
     buffer = io.BytesIO()
     Image.new("1", (20000, 20000)).save(buffer, "PNG")
-    assert "too large" in refused(client.post("/api/look", content=buffer.getvalue()), 400)
+    answer = client.post("/api/look", content=buffer.getvalue())
+    assert refused(answer, 400) == "photo cannot be read: too large: more than 89,478,485 pixels."
+    assert answer.json()["remedy"] == "Make it smaller first."
 
 
 def test_a_format_that_browsers_do_not_show_comes_back_as_jpeg(client: TestClient, home: Path) -> None:
@@ -177,7 +182,7 @@ def test_a_lesson_and_the_way_back(client: TestClient, home: Path, model: Path, 
     assert answer.status_code == 202
     assert answer.json()["left_out"] == [{"name": "../../etc/passwd.jpg", "reason": "not an image"}]
     lesson = finished(client)
-    assert lesson["state"] == "done" and lesson["report"]["added"] == [name]
+    assert lesson["state"] == "done" and lesson["report"]["added"] == [name] and lesson["report"]["can_go_back"]
     assert len(lesson["epochs"]) == 3 and set(lesson["epochs"][0]["losses"]) >= {"cls", "bas"}
     assert list(uploads.iterdir()) == []  # nothing stays
     assert any("epochs" in note for note in lesson["notes"])
@@ -211,7 +216,11 @@ def test_known_classes_need_to_be_meant(client: TestClient, home: Path, model: P
     client.post("/api/lesson?epochs=1", files=form((known, photos(home, known))))
     assert "already knows" in finished(client)["problem"]
     client.post("/api/lesson?epochs=1&more=true", files=form((known, photos(home, known))))
-    assert finished(client)["report"]["more"] == [known]
+    assert "None of the 6 photos is new" in finished(client)["problem"]
+    client.post("/api/lesson?epochs=1&more=true", files=form((known, photos(home, fourth(home)))))
+    lesson = finished(client)
+    assert lesson["report"]["more"] == [known]
+    assert any(" 1 epoch," in note for note in lesson["notes"])
 
 
 def test_a_model_can_be_made_by_the_first_lesson(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +236,7 @@ def test_a_model_can_be_made_by_the_first_lesson(tmp_path: Path, home: Path, mon
         client.post("/api/lesson?epochs=1", files=form((first, photos(home, first)), (second, photos(home, second))))
         lesson = finished(client)
         assert lesson["state"] == "done" and lesson["photos"][0]["before"] is None
+        assert not lesson["report"]["can_go_back"]
         assert client.post("/api/look", content=photos(home, first)[0]).status_code == 200
 
 

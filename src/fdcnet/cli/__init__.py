@@ -65,7 +65,8 @@ def main() -> None:
         _say("Failed:", str(error))
         sys.exit(1)
     except (OSError, SafetensorError) as error:
-        _say("Failed:", f"{error}\nFree space or repair that path; 'train --resume' goes on from the last checkpoint.")
+        further = " Then 'train --resume' goes on from the last checkpoint." if sys.argv[1:2] == ["train"] else ""
+        _say("Failed:", f"{error}\nFree space or repair that path.{further}")
         sys.exit(1)
     except KeyboardInterrupt:
         errors.print("Interrupted.")

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fdcnet.data.records import Task
+from fdcnet.plan import count
 from fdcnet.training.listener import Listener
 from fdcnet.training.loop import Epoch
 
@@ -122,8 +123,8 @@ class Bars(Listener):
 
 
 def _task_line(task: Task, num_tasks: int) -> str:
-    new = f"{len(task.classes)} classes" if task.number == 1 else f"{len(task.classes)} new classes"
-    return f"Task {task.number} of {num_tasks}: {new}, {len(task.train)} photos"
+    new = count(len(task.classes), "class" if task.number == 1 else "new class")
+    return f"Task {task.number} of {num_tasks}: {new}, {count(len(task.train), 'photo')}"
 
 
 def _losses(epoch: Epoch) -> str:

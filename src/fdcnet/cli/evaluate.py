@@ -5,20 +5,25 @@ from typing import Annotated
 
 import typer
 
+from fdcnet.bundle import read_description
 from fdcnet.cli import options
 from fdcnet.cli.console import console, watcher
-from fdcnet.config import parse_overrides
+from fdcnet.config import Config, parse_overrides
 from fdcnet.data.cache import default_cache_dir
+from fdcnet.errors import UserError
 from fdcnet.evaluation.evaluator import SWEEP
 from fdcnet.evaluation.metrics import threshold_curve
 from fdcnet.record import write_json
-from fdcnet.report.tables import BRIEF, results_table, to_rich
+from fdcnet.report.tables import single_table, to_rich
 from fdcnet.training.evaluate import evaluate as run_evaluation
+from fdcnet.versions import versions
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A saved model, such as runs/NAME/model.")],
-    data: Annotated[str | None, typer.Argument(help="Test photos. [default: those it was trained beside]")] = None,
+    model: options.Model,
+    data: Annotated[
+        str | None, typer.Argument(help="Test photos. [default: those of the run, for a model of `fdcnet train`]")
+    ] = None,
     map_: Annotated[str | None, typer.Option("--map", help="class (map of the true class) or topk-mean.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Of the map, between 0 and 1.")] = None,
     crops: Annotated[int | None, typer.Option(help="Views averaged for the class: 1, 2 or 10.")] = None,
@@ -39,7 +44,14 @@ def evaluate(
 
     Without options the model's own protocol is used; each option changes one part of it. The protocol is printed and
     written with the result.
+
+    Example: `fdcnet evaluate birds test-photos/`
     """
+    if out and out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file.", "Name a folder for results.json and the table.")
+    if data is None and _has_no_data(model):
+        problem = f"{model} was taught with 'fdcnet learn', which does not note where photos lie."
+        raise UserError(problem, f"Name test photos: fdcnet evaluate {model} PHOTOS")
     given = {"map": map_, "threshold": threshold, "crops": crops}
     changes = {key: value for key, value in given.items() if value is not None} | parse_overrides(set_)
     results, table = run_evaluation(
@@ -51,7 +63,7 @@ def evaluate(
         cache_dir=cache or default_cache_dir(),
         listener=watcher(),
     )
-    console.print(to_rich(results_table({results["dataset"]: results}, BRIEF, split=())))
+    console.print(to_rich(single_table(results)))
     protocol = results["protocol"]
     _print_curve(table.thresholds, threshold_curve(table, iou=protocol["iou"], average=protocol["average"]))
     console.print("Protocol: " + ", ".join(f"{key} {value}" for key, value in protocol.items()), markup=False)
@@ -60,6 +72,11 @@ def evaluate(
         table.save(out / "predictions.csv.gz")
         write_json(out / "results.json", results)
         console.print(f"Written: {out}", markup=False)
+
+
+def _has_no_data(model: Path) -> bool:
+    learned = any(version.learned for version in versions(model) if version.current)
+    return learned and read_description(model)["config"]["data"]["path"] == Config().data.path
 
 
 def _print_curve(thresholds: tuple[float, ...], curve: list[float] | None, num_rows: int = 10) -> None:

@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
+from fdcnet.cli import options
 from fdcnet.cli.console import console
 from fdcnet.errors import UserError
 from fdcnet.export import export_onnx, export_without_memory
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="A saved model, such as runs/NAME/model.")],
+    model: options.Model,
     onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an ONNX model.")] = None,
     no_memory: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write a model without the photos of its memory, for sharing.")
@@ -23,6 +24,8 @@ def export(
     """Make a model that runs without PyTorch (ONNX), or one that holds nobody's photos.
 
     The ONNX model says scores and maps for all classes. It is compared with PyTorch before it is written.
+
+    Example: `fdcnet export birds --onnx birds.onnx`, or `fdcnet export birds --no-memory birds-shared`
     """
     if onnx is None and no_memory is None:
         raise UserError("There is nothing to write.", "Say --onnx FILE, or --no-memory DIR.")

@@ -12,12 +12,13 @@ from rich.text import Text
 from fdcnet.cli import options
 from fdcnet.cli.console import console, errors, percent, watcher
 from fdcnet.data.cache import default_cache_dir
-from fdcnet.learn import HOLDOUT, KEEP, LearnReport, versions
+from fdcnet.holdout import HOLDOUT
+from fdcnet.learn import KEEP, LearnReport, versions
 from fdcnet.learn import learn as run_learning
 from fdcnet.learn import rollback as run_rollback
 from fdcnet.plan import BACKBONE, MEMORY_PER_CLASS, in_words
+from fdcnet.versions import can_go_back
 
-Model = Annotated[Path, typer.Argument(help="A saved model.")]
 COLUMNS = {"top1_cls": "class right", "gt_known": "box right", "top1_loc": "both right"}
 
 
@@ -45,7 +46,7 @@ def learn(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the photos. [default: by their number]")] = None,
     keep: Annotated[int, typer.Option(help="Earlier versions that are kept.")] = KEEP,
-    seed: Annotated[int | None, typer.Option(help="Order of photos, views, initial values, held-out photos.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Order of photos, views, initial values.")] = None,
     device: options.Device = None,
     cache: options.Cache = None,
     set_: options.Set = [],  # noqa: B006 typer copies it
@@ -81,15 +82,19 @@ def learn(
     _print(report)
 
 
-def history(model: Model) -> None:
-    """List the versions of a model: when each was learned, what it added, how well it did."""
-    table = Table(box=box.SIMPLE)
-    for name in ("version", "date", "classes", "added", *COLUMNS.values(), "size"):
-        table.add_column(name, overflow="fold", no_wrap=name == "date")
+def history(model: options.Model) -> None:
+    """List the versions of a model: when each was learned, what it added, how well it did.
+
+    Example: `fdcnet history birds`
+    """
+    table = Table(box=box.SIMPLE, show_edge=False, padding=(0, 1, 0, 0))
+    for name in ("version", "date", "classes", "added", "of", *(what.replace(" ", "\n") for what in COLUMNS.values())):
+        table.add_column(name, overflow="fold", no_wrap=name != "added")
+    table.add_column("size", justify="right", no_wrap=True)
     for version in versions(model):
         table.add_row(
             f"{version.number}{' *' if version.current else ''}",
-            version.created.astimezone().strftime("%Y-%m-%d %H:%M"),
+            version.created.astimezone().strftime("%Y-%m-%d\n%H:%M"),
             str(len(version.classes)),
             Text(_names(version.added, version.learned.get("more", ()))),  # a name in brackets is no style
             *_both(version.learned),
@@ -98,14 +103,17 @@ def history(model: Model) -> None:
     if not table.row_count:
         run_rollback(model)  # says that there is no model
     console.print(table)
-    console.print("* in use. Percent of held-out photos right: old / new classes.", markup=False)
+    console.print("* in use. Percent of held-out photos of old and new classes.", markup=False)
 
 
 def rollback(
-    model: Model,
+    model: options.Model,
     to: Annotated[int | None, typer.Option(help="Number of the version. [default: the one before]")] = None,
 ) -> None:
-    """Make an earlier version the current one. The later ones are kept, too: `--to` goes forward as well."""
+    """Make an earlier version the current one. The later ones are kept, too: `--to` goes forward as well.
+
+    Example: `fdcnet rollback birds`, or `fdcnet rollback birds --to 3`
+    """
     version = run_rollback(model, to)
     console.print(f"{model} is version {version.number} now: {len(version.classes)} classes.", markup=False)
 
@@ -123,17 +131,19 @@ def _print(report: LearnReport) -> None:
             table.add_row(what, str(accuracy.num_photos), *values)
     if table.row_count:
         console.print(table)
+    back = f" 'fdcnet rollback {report.model}' takes it back." if can_go_back(report.model) else ""
     console.print(
         f"{report.model} is version {report.version} now and knows {report.num_classes} classes "
-        f"({in_words(report.seconds)}). 'fdcnet rollback {report.model}' takes it back.",
+        f"({in_words(report.seconds)}).{back}",
         markup=False,
     )
 
 
 def _both(learned: Mapping[str, Any]) -> list[str]:
-    """old / new, per column"""
-    old, new = (learned.get(key) or {} for key in ("old_after", "new_after"))
-    return [f"{percent(old.get(key))} / {percent(new.get(key))}" for key in COLUMNS]
+    """Old classes above new ones: which, then each column."""
+    found = [(what, learned[key]) for what, key in (("old", "old_after"), ("new", "new_after")) if learned.get(key)]
+    names = "\n".join(what for what, _ in found)
+    return [names, *("\n".join(percent(accuracy[key]) for _, accuracy in found) for key in COLUMNS)]
 
 
 def _names(added: tuple[str, ...], more: list[str] | tuple[str, ...]) -> str:

@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+Model = Annotated[
+    Path, typer.Argument(help="A saved model: the one that `fdcnet learn` made, or runs/NAME/model of `fdcnet train`.")
+]
 Set = Annotated[
     list[str],
     typer.Option(

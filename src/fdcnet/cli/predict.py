@@ -4,6 +4,7 @@ import io
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -25,13 +26,14 @@ from fdcnet.writers import (
     OverlayWriter,
     Writer,
     YoloWriter,
+    is_read,
 )
 
 OUTPUTS = "Files for other programs"
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="A saved model, such as runs/NAME/model.")],
+    model: options.Model,
     sources: Annotated[
         list[str],
         typer.Argument(metavar="SOURCE", help="Photos, folders, quoted patterns, videos, or - for standard input."),
@@ -74,6 +76,8 @@ def predict(
 
     Boxes are pixels of the photo as displayed. Photos that cannot be read are named and left out; the exit code is
     then 1, or 2 if none could be read.
+
+    Example: `fdcnet predict birds holiday/ --save seen/ --json answers.json`
     """
     for stream in (sys.stdout, sys.stderr):  # a file name may be no UTF-8
         if isinstance(stream, io.TextIOWrapper):
@@ -113,19 +117,24 @@ def predict(
 
 
 def _write(answers: Iterator[Prediction], writers: list[Writer], quiet: bool) -> int:
+    """Files are completed also when nobody reads standard output any more; without any, that ends it."""
     num_read = 0
+    takers = [writer.add for writer in writers] + ([] if quiet else [_show])
     with ExitStack() as stack:
         for writer in writers:
             stack.enter_context(writer)
         for prediction in answers:
             num_read += 1
-            for writer in writers:
-                writer.add(prediction)
-            if not quiet:
-                console.print(_line(prediction), markup=False, highlight=False)
+            takers = [take for take in takers if is_read(partial(take, prediction))]
+            if not takers:
+                break
         if not num_read:
             raise UserError("No photo could be read.", "The lines above say why.")
     return num_read
+
+
+def _show(prediction: Prediction) -> None:
+    console.print(_line(prediction), markup=False, highlight=False)
 
 
 def _line(prediction: Prediction) -> str:

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
+from fdcnet.bundle import has_bundle
 from fdcnet.cli.console import console
+from fdcnet.errors import UserError
 from fdcnet.report.page import write_report
 from fdcnet.report.runs import all_results, load
 from fdcnet.report.tables import brief_table, to_rich
@@ -17,7 +19,20 @@ def report(
         Path | None, typer.Option("--out", "-o", help="The page. [default: report.html in the first run]")
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page about runs: curves, overlays, tables, and how they were made."""
+    """Write one self-contained HTML page about runs: curves, overlays, tables, and how they were made.
+
+    Example: `fdcnet report runs/NAME`
+    """
+    for run in runs:
+        _refuse_model(run)
     page = write_report(runs, out or runs[0] / "report.html")
     console.print(to_rich(brief_table(all_results(load(runs)))))
     console.print(f"Report: {page}", markup=False)
+
+
+def _refuse_model(path: Path) -> None:
+    if (path / "run.json").is_file() or not has_bundle(path):
+        return
+    own_run = (path.parent / "run.json").is_file()
+    remedy = f"Name its run: {path.parent}" if own_run else f"'fdcnet history {path}' shows what it has learned."
+    raise UserError(f"{path} is a model; a report is about a run of 'fdcnet train'.", remedy)

@@ -79,12 +79,14 @@ class PixelCache:
     def of_classes(self, classes: Collection[str]) -> "PixelCache":
         """Only the photos of these classes."""
         wanted = set(classes)
-        rows = [i for i, record in enumerate(self.records) if record.label in wanted]
-        if len(rows) == len(self):
+        return self.rows([i for i, record in enumerate(self.records) if record.label in wanted])
+
+    def rows(self, rows: Sequence[int]) -> "PixelCache":
+        """Only these photos, in the order of `rows`; all of them are not copied."""
+        if list(rows) == list(range(len(self))):
             return self
-        return PixelCache(
-            tuple(self.records[i] for i in rows), self.sizes[rows], self.gather(torch.tensor(rows, dtype=torch.int64))
-        )
+        kept = torch.tensor(rows, dtype=torch.int64)
+        return PixelCache(tuple(self.records[i] for i in rows), self.sizes[kept], self.gather(kept))
 
 
 def default_cache_dir() -> Path:

@@ -18,6 +18,7 @@ UPRIGHT = {  # EXIF orientation -> what turns the stored pixels upright
     7: Transpose.TRANSVERSE,
     8: Transpose.ROTATE_90,
 }
+TOO_LARGE = "too large"
 ORIENTATION_TAG = 0x0112
 SIDEWAYS = (5, 6, 7, 8)
 RUNS_A_PROGRAM = ("EPS", "WMF", "EMF")  # Pillow hands these to an interpreter: never for a file of unknown origin
@@ -86,7 +87,7 @@ def _open(source: Path | bytes) -> Image.Image:
 def refuse_bomb(size: tuple[int, int]) -> None:
     # Pillow only warns between one and two times its limit, and turning warnings into errors is not thread-safe.
     if Image.MAX_IMAGE_PIXELS is not None and size[0] * size[1] > Image.MAX_IMAGE_PIXELS:
-        raise BadImage(f"too large: {size[0]} x {size[1]} pixels")
+        raise BadImage(f"{TOO_LARGE}: {size[0]} x {size[1]} pixels")
 
 
 def _square(image: Image.Image, original: tuple[int, int], size: int) -> tuple[np.ndarray, tuple[int, int]]:
@@ -160,7 +161,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "not an image"
     if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
-        return "too large: a decompression bomb"
+        return f"{TOO_LARGE}: more than {Image.MAX_IMAGE_PIXELS or 0:,} pixels"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split()) or type(error).__name__

@@ -81,6 +81,13 @@ def results_table(
     return Table(tuple(columns), tuple(rows)).without_empty_columns()
 
 
+def single_table(results: Results) -> Table:
+    """A measurement that has no tasks to compare: one row."""
+    columns = [("Photos", ""), ("Classes", ""), *((METRICS[metric], "") for metric in BRIEF)]
+    row = (results["dataset"], results["tasks"][-1]["num_classes"], *(measured(results["last"], m) for m in BRIEF))
+    return Table(tuple(columns), (row,)).without_empty_columns()
+
+
 def brief_table(runs: Mapping[str, Results]) -> Table:
     """One narrow row per run for a terminal: old and new classes after the last task, and what was forgotten."""
     columns = [("Run", ""), *((METRICS[metric], part) for metric in SPLIT for part in ("old", "new", "forgotten"))]

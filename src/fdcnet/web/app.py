@@ -16,7 +16,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from fdcnet.errors import UserError
-from fdcnet.learn import FEWEST_PHOTOS, KEEP
+from fdcnet.holdout import FEWEST_PHOTOS
+from fdcnet.learn import KEEP
 from fdcnet.report.page import POLICY, render
 from fdcnet.report.runs import load
 from fdcnet.versions import rollback
@@ -81,7 +82,7 @@ def _looking(app: FastAPI, model: Model, school: School) -> None:
         """What the model knows, task by task, and the limits of this server."""
         return answers.ModelFacts(**model.facts(), learning=school.busy, limits=LIMITS)
 
-    @app.post("/api/look", openapi_extra=PHOTO_BODY)
+    @app.post("/api/look", openapi_extra=PHOTO_BODY, responses={404: {"model": answers.Problem}})
     async def look(
         request: Request,
         after: Annotated[int | None, Query(ge=1, description="As the model was after this task.")] = None,

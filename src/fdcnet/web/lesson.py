@@ -16,6 +16,7 @@ from fdcnet.errors import UserError
 from fdcnet.learn import KEEP, Cancelled, learn
 from fdcnet.training.listener import Listener
 from fdcnet.training.loop import Diverged, Epoch
+from fdcnet.versions import can_go_back
 from fdcnet.web.compare import Compared, compare
 from fdcnet.web.guard import Refused
 from fdcnet.web.model import Model
@@ -124,33 +125,36 @@ class School:
 
     def _teach(self, lesson: Lesson, upload: Upload, more: bool, epochs: int | None) -> None:
         _step_back()
+        state = "failed"
+        facts: dict[str, Any] = {"problem": "Learning failed.", "remedy": "The server's terminal says why."}
         try:
-            before = self.model.localizer() if self.model.exists else None
-            report = learn(
-                self.model.path,
-                upload.dataset,
-                more=more,
-                epochs=epochs,
-                keep=self.keep,
-                device=self.model.device,
-                listener=lesson,
-                cancel=lesson.cancel,
-            )
-            lesson.progress("comparing", 0, 0)
-            lesson.compared = compare(before, self.model, upload)
-            lesson.end("done", report=asdict(report) | {"model": report.model.name})
+            state, facts = "done", {"report": self._report(lesson, upload, more, epochs)}
         except Cancelled:
-            lesson.end("cancelled")
+            state, facts = "cancelled", {}
         except UserError as error:
-            lesson.end("failed", problem=error.problem, remedy=error.remedy)
+            facts = {"problem": error.problem, "remedy": error.remedy}
         except (Diverged, OSError, SafetensorError, MemoryError, RuntimeError) as error:
             log.exception("The lesson failed")
-            lesson.end("failed", problem=f"Learning failed: {str(error)[:300]}", remedy="The model is as it was.")
-        except BaseException:
-            lesson.end("failed", problem="Learning failed.", remedy="The server's terminal says why.")
-            raise
+            facts = {"problem": f"Learning failed: {str(error)[:300]}", "remedy": "The model is as it was."}
         finally:
             upload.delete()
+            lesson.end(state, **facts)  # last: whoever reads it finds nothing of the upload
+
+    def _report(self, lesson: Lesson, upload: Upload, more: bool, epochs: int | None) -> dict[str, Any]:
+        before = self.model.localizer() if self.model.exists else None
+        report = learn(
+            self.model.path,
+            upload.dataset,
+            more=more,
+            epochs=epochs,
+            keep=self.keep,
+            device=self.model.device,
+            listener=lesson,
+            cancel=lesson.cancel,
+        )
+        lesson.progress("comparing", 0, 0)
+        lesson.compared = compare(before, self.model, upload)
+        return asdict(report) | {"model": report.model.name, "can_go_back": can_go_back(report.model)}
 
     def close(self) -> None:
         """End the lesson, if there is one, and wait: the model must not be left half-written."""

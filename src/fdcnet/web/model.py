@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from fdcnet.bundle import VERSIONS, current_number, has_bundle, read_description
 from fdcnet.data.decode import upright
+from fdcnet.plan import count
 from fdcnet.predict import Localizer, Options
 from fdcnet.prediction import ClassScore, Prediction
 from fdcnet.versions import after_tasks, versions
@@ -55,7 +56,10 @@ class Model:
     ) -> dict[str, Any]:
         """What the model says about a photo, now or as it was after an earlier task."""
         localizer, how = self.localizer(), "now"
-        if after is not None and after < max(localizer.tasks):
+        num_tasks = max(localizer.tasks)
+        if after is not None and after > num_tasks:
+            raise Refused(404, f"There is no task {after}.", f"The model has learned {count(num_tasks, 'task')}.")
+        if after is not None and after < num_tasks:
             kept = after_tasks(self.path).get(after)
             how = "kept" if kept else "restricted"
             localizer = self.localizer(kept.path) if kept else localizer

@@ -526,7 +526,7 @@ function outcome(lesson) {
   cards.splice(0).forEach((card) => { card.files.forEach((photo) => URL.revokeObjectURL(photo.link)); card.element.remove(); });
   return [
     accuracies(report), ...pictures(lesson.photos),
-    tag("p", { class: "buttons end" }, again, lesson.photos.some((photo) => photo.before) || report.version > 1 ? back : null),
+    tag("p", { class: "buttons end" }, again, report.can_go_back ? back : null),
   ];
 }
 

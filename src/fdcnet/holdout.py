@@ -1,0 +1,89 @@
+"""Which of the photos given teach, which measure, and which the model has had already.
+
+A photo is its class and its decoded pixels: a copy under another name, or with other metadata, is the same photo.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fdcnet.data.cache import PixelCache
+from fdcnet.methods.base import State
+
+HOLDOUT = 0.2
+ENOUGH_TO_HOLD_OUT = 10  # photos of a class; with fewer, all are needed for learning
+FEWEST_PHOTOS = 4
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """What the photos are for."""
+
+    teach: PixelCache
+    measure: PixelCache
+    num_left_out: int  # they lie in the model, or were given twice
+
+    @property
+    def given(self) -> dict[str, bool]:
+        """For `State.given`."""
+        return dict.fromkeys(identities(self.measure), False) | dict.fromkeys(identities(self.teach), True)
+
+
+def sort_photos(old: State | None, train: PixelCache, test: PixelCache, share: float | None) -> Sorted:
+    """`test` measures where there is some, else a share of each class of `train`.
+
+    What has taught never measures later; what has measured goes on measuring.
+    """
+    had = old.given if old else {}
+    inside = in_model(old) if old else set()
+    names, test_names = identities(train), identities(test)
+    measure = _once(test_names, inside | {name for name, taught in had.items() if taught})
+    teach = _once(names, inside | {test_names[row] for row in measure})
+    num_left_out = len(train) + len(test) - len(measure) - len(teach)
+    if len(test):
+        return Sorted(train.rows(teach), test.rows(measure), num_left_out)
+    aside = _hold_out(train, teach, names, had, share)
+    teach, measure = [row for row in teach if row not in aside], [row for row in teach if row in aside]
+    return Sorted(train.rows(teach), train.rows(measure), num_left_out)
+
+
+def identities(photos: PixelCache) -> list[str]:
+    return [identity(record.label, pixels) for record, pixels in zip(photos.records, photos.pixels, strict=True)]
+
+
+def identity(label: str, pixels: Tensor) -> str:
+    digest = hashlib.blake2b(label.encode("utf-8", "surrogatepass"), digest_size=8)
+    digest.update(pixels.cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def in_model(state: State) -> set[str]:
+    """The photos that it holds: exemplars, and those held out. Both are stored losslessly."""
+    found = {identity(state.classes[label], photo) for label, own in state.memory.pixels.items() for photo in own}
+    return found | set(identities(state.held_out)) if state.held_out else found
+
+
+def _once(names: Sequence[str], seen: Collection[str]) -> list[int]:
+    """Rows of the photos that have not been seen, each of them once."""
+    first = {name: row for row, name in reversed(list(enumerate(names))) if name not in seen}
+    return sorted(first.values())
+
+
+def _hold_out(
+    photos: PixelCache, rows: Sequence[int], names: Sequence[str], had: Mapping[str, bool], share: float | None
+) -> set[int]:
+    """The rows that measure. Chosen by content, so the same photos are parted in the same way whatever their names."""
+    if share == 0:
+        return set()
+    of_class: dict[str, list[int]] = {}
+    for row in rows:
+        of_class.setdefault(photos.records[row].label, []).append(row)
+    aside = {row for row in rows if had.get(names[row]) is False}
+    for own in of_class.values():
+        fresh = sorted((row for row in own if names[row] not in had), key=names.__getitem__)
+        if len(fresh) >= (ENOUGH_TO_HOLD_OUT if share is None else FEWEST_PHOTOS + 1):
+            count = round((HOLDOUT if share is None else share) * len(fresh))
+            aside.update(fresh[: min(len(fresh) - 1, max(1, count))])
+    return aside
