@@ -231,6 +231,19 @@ def test_on_a_phone_and_in_the_dark_nothing_hangs_over(browser: Any, server: tup
     visit.end()
 
 
+def test_a_photo_may_be_chosen_before_the_model_is_known(
+    browser: Any, server: tuple[str, Path], photos: Dataset
+) -> None:
+    visit = Visit(browser, server[0])
+    held: list[Any] = []
+    visit.page.route("**/api/model", held.append)
+    visit.page.reload()
+    visit.page.set_input_files("#look-file", photos.test[0].path)
+    held[0].continue_()
+    visit.page.wait_for_selector("#stage:not(.waiting) rect.found", state="attached")
+    visit.end()
+
+
 def test_by_keyboard_alone(browser: Any, server: tuple[str, Path], photos: Dataset) -> None:
     visit = Visit(browser, server[0])
     page = visit.page

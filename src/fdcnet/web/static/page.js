@@ -58,6 +58,7 @@ const guarded = (work) => (...words) => Promise.resolve().then(() => work(...wor
 /* ---- the model ---- */
 
 let model = null;
+let ready = null; // a promise: somebody may choose a photo before the model is known
 
 async function readModel() {
   model = await ask("api/model");
@@ -77,6 +78,7 @@ const knows = (name) => model?.tasks.some((task) => task.classes.includes(name))
 const looking = { file: null, answers: new Map(), answer: null, chosen: null, after: null, turn: 0 };
 
 async function lookAt(file) {
+  await ready;
   if (file.size > model.limits.photo_bytes) {
     throw new Problem(`That photo has ${megabytes(file.size)}; up to ${megabytes(model.limits.photo_bytes)} are taken.`);
   }
@@ -709,8 +711,9 @@ function listen() {
 }
 
 guarded(async () => {
+  ready = readModel();
   listen();
-  await readModel();
+  await ready;
   $("threshold").value = Math.round(100 * model.threshold);
   slid();
   await turnTo();
