@@ -236,7 +236,7 @@ def test_a_photo_may_be_chosen_before_the_model_is_known(
 ) -> None:
     visit = Visit(browser, server[0])
     held: list[Any] = []
-    visit.page.route("**/api/model", held.append)
+    visit.page.route("**/api/model", lambda route: held.append(route))  # it wants a function
     visit.page.reload()
     visit.page.set_input_files("#look-file", photos.test[0].path)
     held[0].continue_()
