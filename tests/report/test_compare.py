@@ -137,6 +137,14 @@ def test_what_the_network_says_alone_has_its_own_name_and_no_row_of_a_comparison
     assert [run.main["seed"] for run in compare(runs, "class")] == [0] * len(runs)
 
 
+def test_a_results_file_of_the_network_alone_is_a_row_of_its_own(finished_runs: list[Path], tmp_path: Path) -> None:
+    plain = read_json(finished_runs[0] / "results.json")
+    plain["protocol"] |= {"compensated": False}
+    write_json(tmp_path / "plain.json", plain)
+    runs = compare([*finished_runs, tmp_path / "plain.json"], "class")
+    assert [run.label for run in runs] == ["fdcnet", "finetune", "fdcnet (network alone)"]
+
+
 def test_a_map_must_have_been_measured(finished_runs: list[Path]) -> None:
     assert len(compare(finished_runs, "class")) == 2
     with pytest.raises(UserError, match=r"not measured with the topk-mean map.*\nThere are: class"):

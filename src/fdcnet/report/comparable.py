@@ -43,10 +43,10 @@ def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def _results(run: Run, map_: str | None) -> dict[str, dict[str, Any]]:
-    for name, results in run.results.items():
-        if map_ is None or ((results.get("protocol") or {}).get("map") == map_ and finished(results)):
-            return {name: results}
     known = [str((results.get("protocol") or {}).get("map")) for results in run.results.values()]
+    wanted = [item for item, kind in zip(run.results.items(), known, strict=True) if map_ in (None, kind)]
+    if wanted:
+        return dict([next((item for item in wanted if finished(item[1])), wanted[0])])
     if not known:
         raise UserError(f"{run.folder} has no results yet.", "Let it finish its first task.")
     raise UserError(f"{run.folder} was not measured with the {map_} map.", f"There are: {', '.join(known)}.")
