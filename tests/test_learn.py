@@ -418,6 +418,19 @@ def test_the_estimate_leaves_the_network_alone(small_config: Callable[..., Confi
     assert all(parameter.grad is None and parameter.requires_grad for parameter in state.network.parameters())
 
 
+def test_few_photos_are_learned_light_on_any_device() -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert [plan.light_is_enough(device, 999) for device in (cpu, cuda)] == [True, True]
+    assert [plan.light_is_enough(device, 1000) for device in (cpu, cuda)] == [True, False]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_light_learning_on_a_gpu(photos: Path, tmp_path: Path) -> None:
+    options = {"epochs": 2, "device": "cuda", "full": False, "overrides": SMALL}
+    assert learn(tmp_path / "m", photos / "first", **options).light  # type: ignore[arg-type]
+    assert learn(tmp_path / "m", photos / "one", epochs=2, device="cuda").light
+
+
 def test_a_network_that_starts_from_nothing_learns_in_full(photos: Path, tmp_path: Path) -> None:
     report = learn(tmp_path / "m", photos / "first", backbone="tiny", epochs=1, device="cpu", overrides=SMALL)
     assert not report.light

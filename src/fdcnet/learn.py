@@ -100,10 +100,10 @@ def learn(
 ) -> LearnReport:
     """Add the classes of `photos` to `model`, which is made if it is not there yet.
 
-    `more`: photos may also be of classes that the model knows. `full`: train everything (None: on a GPU, or if the
-    model has been learned so). `holdout`: share of the photos that measure instead of teaching (None: a fifth, where
-    there are enough). `memory`: photos kept of each class. `keep`: earlier versions kept. `overrides`: any setting, as
-    "train.optim.lr=0.002". `cancel` is asked at every step and ends it with `Cancelled`.
+    `more`: photos may also be of classes that the model knows. `full`: train everything (None: on a GPU with many
+    photos, or if the model has been learned so). `holdout`: share of the photos that measure instead of teaching (None:
+    a fifth, where there are enough). `memory`: photos kept of each class. `keep`: earlier versions kept. `overrides`:
+    any setting, as "train.optim.lr=0.002". `cancel` is asked at every step and ends it with `Cancelled`.
     """
     started = time.monotonic()
     model, watched = Path(model), _Watched(listener or Listener(), cancel)
@@ -129,7 +129,7 @@ def learn(
             opening = Runtime.of(replace(config, device=device), cache_dir, watched)
             lesson = _lesson(old, dataset, _open(old, dataset, opening, config.data.size, holdout))
             where = find_device(device)
-            light = _is_light(model, old, where, given) if full is None else not full
+            light = _is_light(model, old, where, len(dataset.train), given) if full is None else not full
             state = _state(old, lesson, where, light, memory, given)
             runtime = Runtime.of(replace(state.config, device=device), cache_dir, watched)
             runtime.place(state.network)
@@ -192,15 +192,15 @@ def _open(old: State | None, dataset: Dataset, runtime: Runtime, size: int, shar
     return photos
 
 
-def _is_light(model: Path, old: State | None, device: torch.device, given: Mapping[str, Any]) -> bool:
-    """As the last lesson was, if there was one; else where nothing but a CPU is there, and something to build on."""
+def _is_light(model: Path, old: State | None, device: torch.device, num_photos: int, given: Mapping[str, Any]) -> bool:
+    """As the last lesson was, if there was one; else if that is enough, and there is something to build on."""
     last = next((version.learned.get("light") for version in versions(model) if version.current), None)
     if last is not None:
         return bool(last)
     if old is not None:
         return device.type == "cpu" and old.config.method in LIGHT_METHODS
     network = changed(Config(), given).model
-    return device.type == "cpu" and network.weights != "none" and network.backbone != "tiny"
+    return plan.light_is_enough(device, num_photos) and network.weights != "none" and network.backbone != "tiny"
 
 
 def _asked_for(old: State | None, given: Mapping[str, Any]) -> Config:

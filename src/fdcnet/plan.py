@@ -22,6 +22,7 @@ BACKBONE = "efficientnet_lite0"  # its weights come with pip
 MEMORY_PER_CLASS = 20
 TEACHER = 1.3  # a step of a later task also asks the previous network
 FEW_CLASSES = 50  # with fewer, masks die unless localization comes in late: results/tuning.md, few classes
+FULL_FROM = 1000  # photos; with 300, light is more accurate: docs/teach.md
 LIGHT_SEEN, FULL_SEEN = 3000, 12000  # photos seen in all, however many there are; light: results/tuning.md
 
 COMMON: Mapping[str, Any] = {
@@ -71,6 +72,11 @@ def settings_for(config: Config | None, light: bool, device: torch.device, size:
     if not find_method(config.method).uses_memory:
         settings["method"] = COMMON["method"]
     return settings
+
+
+def light_is_enough(device: torch.device, num_photos: int) -> bool:
+    """A CPU takes too long for more, and few photos teach a whole network little."""
+    return device.type == "cpu" or num_photos < FULL_FROM
 
 
 def memory_budget(config: Config, num_old: int, num_classes: int, per_class: int | None) -> int:

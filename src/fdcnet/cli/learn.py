@@ -28,7 +28,9 @@ def learn(
     more: Annotated[bool, typer.Option("--more", help="Photos may also be of classes that the model knows.")] = False,
     full: Annotated[
         bool | None,
-        typer.Option("--full/--light", help="Train everything, or leave the backbone as it is. [default: by device]"),
+        typer.Option(
+            "--full/--light", help="Train everything, or leave the backbone as it is. [default: by device and photos]"
+        ),
     ] = None,
     backbone: Annotated[
         str | None, typer.Option("--backbone", "-b", help=f"Of a model that is to be made. [default: {BACKBONE}]")
