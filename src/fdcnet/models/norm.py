@@ -28,7 +28,7 @@ LINEAR: Bounds = (-math.inf, math.inf)
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 TILE = 64  # rows that a program has in hand at a time
-PROGRAMS = 1024  # that sum up: eight for each multiprocessor
+PROGRAMS = 2048  # at most so many sum up: at least eight for each of 128 multiprocessors
 SUM_WARPS, MAP_WARPS = 8, 4
 
 
@@ -97,14 +97,14 @@ class NormClamp(torch.autograd.Function):
         x, mean, rstd, weight, bias = ctx.saved_tensors
         x_needed, weight_needed, bias_needed = ctx.needs_input_grad[:3]
         grad = grad.contiguous(memory_format=torch.channels_last)
-        rows, channels, block_c, chunks, chunk = _table(x)
+        rows, channels, block_c, chunks, tiles = _table(x)
         common = (x, grad, mean, rstd, weight, bias)
         sums, x_grad = None, None
         with torch.cuda.device_of(x):
             if ctx.training or weight_needed or bias_needed:
                 partial = torch.empty((chunks, 2, channels), dtype=torch.float32, device=x.device)
                 backward_sums_kernel[(chunks, _parts(channels, block_c))](
-                    *common, partial, rows, channels, chunk, *ctx.bounds, TILE, block_c, num_warps=SUM_WARPS
+                    *common, partial, rows, channels, *ctx.bounds, tiles, TILE, block_c, num_warps=SUM_WARPS
                 )
                 sums = partial.sum(0)  # of the gradient, and of the gradient times the normalised input
             if x_needed:
@@ -130,12 +130,12 @@ def _statistics(
     x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor]:
     """Mean and 1 / standard deviation of each channel; the running averages move."""
-    rows, channels, block_c, chunks, chunk = _table(x)
+    rows, channels, block_c, chunks, tiles = _table(x)
     blocks = _parts(channels, block_c)
     partial = torch.empty((chunks, 2, channels), dtype=torch.float32, device=x.device)
     mean, rstd = torch.empty((2, channels), dtype=torch.float32, device=x.device)
     with torch.cuda.device_of(x):
-        sums_kernel[(chunks, blocks)](x, partial, rows, channels, chunk, TILE, block_c, num_warps=SUM_WARPS)
+        sums_kernel[(chunks, blocks)](x, partial, rows, channels, tiles, TILE, block_c, num_warps=SUM_WARPS)
         statistics_kernel[(blocks,)](
             x,
             partial,
@@ -148,6 +148,7 @@ def _statistics(
             chunks,
             float(momentum),
             float(eps),
+            _power_of_two(_parts(chunks, TILE)),
             TILE,
             block_c,
             num_warps=SUM_WARPS,
@@ -156,13 +157,18 @@ def _statistics(
 
 
 def _table(x: Tensor) -> tuple[int, int, int, int, int]:
-    """-> rows, channels, channels of a program, programs that share the rows of a channel, rows of each of them"""
+    """-> rows, channels, channels of a program, programs that share the rows of a channel, tiles of each of them"""
     channels = x.shape[1]
     rows = x.numel() // channels
     block_c = 64 if channels > 32 else 32
     tiles = _parts(rows, TILE)
-    tiles_each = _parts(tiles * _parts(channels, block_c), PROGRAMS)
-    return rows, channels, block_c, _parts(tiles, tiles_each), tiles_each * TILE
+    tiles_each = _power_of_two(_parts(tiles * _parts(channels, block_c), PROGRAMS))
+    return rows, channels, block_c, _parts(tiles, tiles_each), tiles_each
+
+
+def _power_of_two(number: int) -> int:
+    """The next one up: loops have few different lengths, and each is compiled for itself."""
+    return 1 << (number - 1).bit_length()
 
 
 def _parts(whole: int, part: int) -> int:
@@ -171,7 +177,7 @@ def _parts(whole: int, part: int) -> int:
 
 def _jit(kernel: Any) -> Any:
     """Compile for all sizes at once; only the channels are looked at, whose divisibility makes wide loads possible."""
-    sizes = [name for name in ("rows", "chunk", "chunks") if name in kernel.__code__.co_varnames]
+    sizes = [name for name in ("rows", "chunks") if name in kernel.__code__.co_varnames]
     return kernel if triton is None else triton.jit(kernel, do_not_specialize=sizes)
 
 
@@ -181,7 +187,7 @@ def sums_kernel(
     partial: tl.tensor,
     rows: int,
     channels: int,
-    chunk: int,
+    TILES: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ) -> None:
@@ -190,8 +196,8 @@ def sums_kernel(
     first = tl.load(x + c, mask=c < channels, other=0.0).to(tl.float32)
     total = tl.full((TILE, BLOCK_C), 0.0, tl.float32)
     squares = tl.full((TILE, BLOCK_C), 0.0, tl.float32)
-    for start in tl.range(0, chunk, TILE, loop_unroll_factor=2):
-        row = tl.program_id(0) * chunk + start + tl.arange(0, TILE)[:, None]
+    for tile in tl.range(TILES, loop_unroll_factor=2):
+        row = (tl.program_id(0) * TILES + tile) * TILE + tl.arange(0, TILE)[:, None]
         inside = (row < rows) & (c < channels)
         value = tl.load(x + row * channels + c, mask=inside, other=0.0).to(tl.float32)
         value = tl.where(inside, value - first, 0.0)
@@ -215,6 +221,7 @@ def statistics_kernel(
     chunks: int,
     momentum: float,
     eps: float,
+    TILES: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ) -> None:
@@ -222,8 +229,8 @@ def statistics_kernel(
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     total = tl.full((TILE, BLOCK_C), 0.0, tl.float32)
     squares = tl.full((TILE, BLOCK_C), 0.0, tl.float32)
-    for start in tl.range(0, chunks, TILE):
-        row = start + tl.arange(0, TILE)[:, None]
+    for tile in tl.range(TILES):
+        row = tile * TILE + tl.arange(0, TILE)[:, None]
         inside = (row < chunks) & (c < channels)
         total += tl.load(partial + row * 2 * channels + c, mask=inside, other=0.0)
         squares += tl.load(partial + (row * 2 + 1) * channels + c, mask=inside, other=0.0)
@@ -275,9 +282,9 @@ def backward_sums_kernel(
     partial: tl.tensor,
     rows: int,
     channels: int,
-    chunk: int,
     low: float,
     high: float,
+    TILES: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ) -> None:
@@ -286,8 +293,8 @@ def backward_sums_kernel(
     centre, spread, scale, offset = channel_values(mean, rstd, weight, bias, c, channels)
     total = tl.full((TILE, BLOCK_C), 0.0, tl.float32)
     products = tl.full((TILE, BLOCK_C), 0.0, tl.float32)
-    for start in tl.range(0, chunk, TILE):
-        row = tl.program_id(0) * chunk + start + tl.arange(0, TILE)[:, None]
+    for tile in tl.range(TILES):
+        row = (tl.program_id(0) * TILES + tile) * TILE + tl.arange(0, TILE)[:, None]
         inside = (row < rows) & (c < channels)
         normal = (tl.load(x + row * channels + c, mask=inside, other=0.0).to(tl.float32) - centre) * spread
         passed = tl.load(grad + row * channels + c, mask=inside, other=0.0).to(tl.float32)
