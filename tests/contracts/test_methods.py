@@ -227,7 +227,7 @@ def test_drift_targets_chain_through_the_previous_modules(small_dataset: Dataset
 @pytest.mark.parametrize(
     "options",
     [
-        ("weights.kd_mean=1.0",),
+        ("weights.kd_mean=1.0", "distill.average=0.3"),
         ("distill.compensated=true", "distill.softmax=all", "distill.masks=norm"),
         ("train.imprint=true", "train.sampling=balanced", "train.separate_softmax=true"),
         ("memory.features=tail", "memory.selection=ranked", "drift.place=after", "drift.loc_scale=0.2"),

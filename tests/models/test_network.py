@@ -64,6 +64,20 @@ def test_score_relu_leaves_no_negative_score() -> None:
     assert make(score_relu=True).eval()(images).class_map.min() == 0
 
 
+def test_drawn_to_an_earlier_network_by_hand() -> None:
+    network = make()
+    earlier = network.frozen_copy()
+    network.grow(1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.fill_(1.0)
+        for parameter in earlier.parameters():
+            parameter.fill_(5.0)
+    network.draw_to(earlier, 0.25)
+    assert network.localizer.bias.tolist() == [2.0, 2.0, 2.0, 2.0, 1.0]  # 1 + (5 - 1) / 4; the new class as it was
+    assert next(network.backbone.parameters()).unique().tolist() == [2.0]
+
+
 def test_a_frozen_copy_does_not_follow() -> None:
     network = make().eval()
     copy = network.frozen_copy()

@@ -58,6 +58,7 @@ class Phase:
     is_head: Callable[[str], bool] = lambda name: True  # learned from scratch, so at the higher rate
     data: DataKind = "new+memory"
     warmup: Mapping[str, float] = field(default_factory=dict)  # loss -> share of the phase over which it rises
+    after: Callable[[], None] = lambda: None  # what follows its last epoch
     outer: "Phase | None" = None  # bilevel: each `outer_every`-th step has this one's photos, losses and parameters
     outer_every: int = 10
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fdcnet.data.records import Batch
+from fdcnet.data.records import Batch, Task
 from fdcnet.losses import distillation as kd
-from fdcnet.methods.base import Losses, Method, State, wsol_losses
+from fdcnet.methods.base import Losses, Method, Phase, State, wsol_losses
 from fdcnet.models.network import Outputs
 
 
@@ -17,6 +17,13 @@ class Baseline(Method):
     reference = "Park et al., FDCNet, ACM MM 2023, section 3.3"
     uses_memory = True
     keeps_previous = True
+
+    def phases(self, state: State, task: Task) -> list[Phase]:
+        [main] = super().phases(state, task)
+        previous, share = state.previous, state.config.distill.average
+        if previous is None or not share:
+            return [main]
+        return [replace(main, after=lambda: state.network.draw_to(previous, share))]
 
     def losses(self, state: State, outputs: Outputs, batch: Batch) -> Losses:
         losses = wsol_losses(state, outputs, batch)

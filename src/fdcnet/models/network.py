@@ -192,6 +192,15 @@ class LocalizationNetwork(nn.Module):
         """Whether a parameter is learned from scratch, so at a higher rate than the pretrained rest."""
         return name.startswith(("classifier.hidden.", "classifier.output.", "localizer."))
 
+    @torch.no_grad()
+    def draw_to(self, earlier: "LocalizationNetwork", share: float) -> None:
+        """Average parameters and statistics with an earlier network's; classes that it lacks stay as they are."""
+        then = earlier.state_dict()
+        for name, value in self.state_dict().items():
+            if name in then and value.is_floating_point() and not name.startswith("drift."):
+                known = value[: len(then[name])] if value.dim() else value
+                known.lerp_(then[name], share)
+
     def frozen_copy(self) -> "LocalizationNetwork":
         """The network as it is now, as the reference of a later task."""
         return copy.deepcopy(self).requires_grad_(False).eval()

@@ -131,4 +131,5 @@ def _run_phase(
         on_step=listener.step,
         on_epoch=epoch_ended,
     )
+    phase.after()
     listener.phase_ended()
