@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,10 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 
 
 Call = Callable[..., tuple[int, str, str]]
+
+
+def test_version(call: Call) -> None:
+    assert call("--version") == (0, f"fdcnet {version('fdcnet')}\n", "")
 
 
 def test_evaluate_changes_one_part_of_the_protocol(trained: tuple[Path, str], call: Call, tmp_path: Path) -> None:

@@ -105,6 +105,16 @@ def test_duplicates_by_seriousness(tmp_path: Path) -> None:
     assert report.findings[0] == leak  # the most serious first
 
 
+def test_a_photo_in_two_classes_and_in_the_test_is_both(tmp_path: Path) -> None:
+    copies = [photo(tmp_path / f"{name}.png", shade=7) for name in "abc"]
+    train = [Record(copies[0], "cat"), Record(copies[1], "dog")]
+    report = check(dataset(train, [Record(copies[2], "cat")]))
+    assert (
+        find(report, "Photos both in training and in test: 1").examples
+        == find(report, "Photos in two classes: 1").examples
+    )
+
+
 def test_boxes_outside_the_photo(tmp_path: Path) -> None:
     path = photo(tmp_path / "a.png", (100, 80))
     report = boxed(path, (0, 0, 101, 81), (0, 0, 102, 80), (5, 5, 50, 82.5), (-1, 0, 10, 10))

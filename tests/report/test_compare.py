@@ -111,6 +111,12 @@ def test_what_does_not_belong_together_is_refused(
         compare(runs)
 
 
+def test_of_two_protocols_the_difference_is_told(runs: list[Path]) -> None:
+    change(runs[1], "results.json", "protocol", "threshold", value=0.4)
+    with pytest.raises(UserError, match=r"finetune: threshold 0\.4\n.*fdcnet: threshold 0\.\d+$"):
+        compare(runs)
+
+
 def test_other_tasks_and_unfinished_runs_are_refused(runs: list[Path]) -> None:
     results = read_json(runs[1] / "results.json")
     results["tasks"][1]["num_classes"] = 4

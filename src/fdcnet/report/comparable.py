@@ -30,7 +30,7 @@ def refuse_incomparable(runs: Sequence[Run]) -> None:
             if None not in (here, there[what]) and here != there[what]:
                 raise UserError(
                     f"{run.label} and {first.label} cannot be compared: they have {what}.",
-                    f"{run.folder}: {_short(here)}\n{first.folder}: {_short(there[what])}",
+                    f"{run.folder}: {_told(here, there[what])}\n{first.folder}: {_told(there[what], here)}",
                 )
 
 
@@ -91,6 +91,9 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{key}", value
 
 
-def _short(value: object) -> str:
+def _told(value: object, other: object) -> str:
+    """In a line; of two mappings only where they differ."""
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        value = ", ".join(f"{key} {value[key]}" for key in value if value[key] != other.get(key))
     text = str(value)
     return text if len(text) <= 120 else text[:119] + "…"

@@ -63,6 +63,6 @@ def refuse_settings(config: Config) -> None:
     maps = [protocol.name for protocol in config.protocols[1:]]
     if not config.protocols or len(set(maps)) < len(maps):
         raise UserError(
-            "'protocols' must hold one protocol, and further ones with different maps.",
+            "'protocols' must hold one protocol, and further ones that differ in 'map' or 'compensated'.",
             "Measure the saved model under other protocols with 'fdcnet evaluate'.",
         )
