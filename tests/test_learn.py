@@ -199,7 +199,7 @@ def test_photos_that_lie_in_the_model_are_left_out(model: Path, photos: Path, tm
     before = load_bundle(model).held_out
     report = teach(model, source, more=True, listener=notes)
     state = load_bundle(model)
-    assert notes.texts[0] == "Left out: 30 photos that the model holds already, or that came twice."
+    assert notes.texts[0] == "Left out: 30 photos that the model holds or was measured with, or that came twice."
     assert report.more == (name,) and {len(names) for names in state.memory.names.values()} == {8, 12}
     assert before and state.held_out and torch.equal(before.pixels, state.held_out.pixels)
 
