@@ -130,6 +130,8 @@ def test_without_its_photos_it_also_goes_on_in_full(photos: Path, tmp_path: Path
     for part in ("first", "one"):
         teach(model, photos / part, light=False, epochs=1)
     export_without_memory(model, shared)
+    facts = ["fdcnet.json", "learned.json", "memory/manifest.jsonl", "weights.safetensors"]
+    assert sorted(contents(shared)) == facts  # no photo, and no hash that would tell one
     [version] = versions(shared)
     assert (version.number, version.parent, version.learned["light"]) == (1, None, False)
     report = learn(shared, photos / "two", epochs=1, device="cpu")
