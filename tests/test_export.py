@@ -1,6 +1,7 @@
 """The exported model against PyTorch, and the shared one against its original."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -152,6 +153,12 @@ def test_a_bundle_without_photos_says_the_same(taught: Path, tmp_path: Path) -> 
     assert before.to_dict(heat=True) == after.to_dict(heat=True)
     with pytest.raises(UserError, match="is there already"):
         export_without_memory(taught / "run" / "model", tmp_path / "shared")
+
+
+def test_a_bundle_that_was_being_replaced_when_it_was_killed_can_be_shared(taught: Path, tmp_path: Path) -> None:
+    shutil.copytree(taught / "run" / "model", tmp_path / "model.old")
+    export_without_memory(tmp_path / "model", tmp_path / "shared")
+    assert load_bundle(tmp_path / "shared").classes == load_bundle(taught / "run" / "model").classes
 
 
 def test_a_bundle_without_photos_learns_on(taught: Path, tmp_path: Path, small_dataset: Dataset) -> None:

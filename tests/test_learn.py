@@ -130,6 +130,8 @@ def test_without_its_photos_it_also_goes_on_in_full(photos: Path, tmp_path: Path
     for part in ("first", "one"):
         teach(model, photos / part, light=False, epochs=1)
     export_without_memory(model, shared)
+    facts = ["fdcnet.json", "learned.json", "memory/manifest.jsonl", "weights.safetensors"]
+    assert sorted(contents(shared)) == facts  # no photo, and no hash that would tell one
     [version] = versions(shared)
     assert (version.number, version.parent, version.learned["light"]) == (1, None, False)
     report = learn(shared, photos / "two", epochs=1, device="cpu")
@@ -199,7 +201,7 @@ def test_photos_that_lie_in_the_model_are_left_out(model: Path, photos: Path, tm
     before = load_bundle(model).held_out
     report = teach(model, source, more=True, listener=notes)
     state = load_bundle(model)
-    assert notes.texts[0] == "Left out: 30 photos that the model holds already, or that came twice."
+    assert notes.texts[0] == "Left out: 30 photos that the model holds or was measured with, or that came twice."
     assert report.more == (name,) and {len(names) for names in state.memory.names.values()} == {8, 12}
     assert before and state.held_out and torch.equal(before.pixels, state.held_out.pixels)
 

@@ -68,7 +68,7 @@ def write_bundle(state: State, new: Path) -> None:
 
 def load_bundle(path: Path, memory: bool = True) -> State:
     """All that the next task needs, from the bundle alone. Without `memory` no photo is read: enough to predict."""
-    path = _found(path)  # once: meanwhile another version may become the current one
+    path = found(path)  # once: meanwhile another version may become the current one
     description = read_description(path)
     config = from_dict(Config, _as_written(description["config"]))
     network = empty_network(
@@ -112,11 +112,11 @@ def _as_written(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_bundle(path: Path) -> bool:
-    return (_found(path) / "fdcnet.json").is_file()
+    return (found(path) / "fdcnet.json").is_file()
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    file = _found(path) / "fdcnet.json"
+    file = found(path) / "fdcnet.json"
     if not file.is_file():
         raise UserError(f"{path} is no model: it holds no fdcnet.json.", "Name a bundle, such as runs/NAME/model.")
     try:
@@ -152,7 +152,7 @@ def _damaged(file: Path, error: Exception) -> UserError:
     return UserError(f"{file} is damaged: {' '.join(str(error).split())[:200]}", "Restore the bundle from a copy.")
 
 
-def _found(path: Path) -> Path:
+def found(path: Path) -> Path:
     """Where the files lie: the current version, if there are several. A kill between the two moves of `_swap` leaves
     the previous bundle under its other name."""
     if number := current_number(path):

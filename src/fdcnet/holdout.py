@@ -23,30 +23,27 @@ class Sorted:
 
     teach: PixelCache
     measure: PixelCache
-    num_left_out: int  # they lie in the model, or were given twice
-
-    @property
-    def given(self) -> dict[str, bool]:
-        """For `State.given`."""
-        return dict.fromkeys(identities(self.measure), False) | dict.fromkeys(identities(self.teach), True)
+    num_left_out: int  # they lie in the model, have measured it, or were given twice
+    given: dict[str, bool]  # for `State.given`
 
 
 def sort_photos(old: State | None, train: PixelCache, test: PixelCache, share: float | None) -> Sorted:
     """`test` measures where there is some, else a share of each class of `train`.
 
-    What has taught never measures later; what has measured goes on measuring.
+    What has taught never measures later, and what has measured never teaches.
     """
-    had = old.given if old else {}
-    inside = in_model(old) if old else set()
+    inside = in_model(old) if old else {}
+    had = inside | (old.given if old else {})
     names, test_names = identities(train), identities(test)
-    measure = _once(test_names, inside | {name for name, taught in had.items() if taught})
-    teach = _once(names, inside | {test_names[row] for row in measure})
-    num_left_out = len(train) + len(test) - len(measure) - len(teach)
-    if len(test):
-        return Sorted(train.rows(teach), test.rows(measure), num_left_out)
-    aside = _hold_out(train, teach, names, had, share)
-    teach, measure = [row for row in teach if row not in aside], [row for row in teach if row in aside]
-    return Sorted(train.rows(teach), train.rows(measure), num_left_out)
+    measure = _once(test_names, inside.keys() | {name for name, taught in had.items() if taught})
+    teach = _once(names, inside.keys() | {test_names[row] for row in measure})
+    aside = _hold_out(train, teach, names, had, 0 if len(test) else share)
+    teach, held = [row for row in teach if row not in aside], [row for row in teach if row in aside]
+    taught = dict.fromkeys((names[row] for row in teach), True)
+    photos, photo_names, rows = (test, test_names, measure) if len(test) else (train, names, held)
+    measured = dict.fromkeys((photo_names[row] for row in rows), False)
+    num_left_out = len(train) + len(test) - len(teach) - len(rows)
+    return Sorted(train.rows(teach), photos.rows(rows), num_left_out, had | measured | taught)
 
 
 def identities(photos: PixelCache) -> list[str]:
@@ -59,10 +56,10 @@ def identity(label: str, pixels: Tensor) -> str:
     return digest.hexdigest()
 
 
-def in_model(state: State) -> set[str]:
-    """The photos that it holds: exemplars, and those held out. Both are stored losslessly."""
-    found = {identity(state.classes[label], photo) for label, own in state.memory.pixels.items() for photo in own}
-    return found | set(identities(state.held_out)) if state.held_out else found
+def in_model(state: State) -> dict[str, bool]:
+    """The photos that it holds, as in `State.given`: exemplars, and those held out. Both are stored losslessly."""
+    exemplars = (identity(state.classes[label], photo) for label, own in state.memory.pixels.items() for photo in own)
+    return dict.fromkeys(identities(state.held_out) if state.held_out else (), False) | dict.fromkeys(exemplars, True)
 
 
 def _once(names: Sequence[str], seen: Collection[str]) -> list[int]:
@@ -74,13 +71,13 @@ def _once(names: Sequence[str], seen: Collection[str]) -> list[int]:
 def _hold_out(
     photos: PixelCache, rows: Sequence[int], names: Sequence[str], had: Mapping[str, bool], share: float | None
 ) -> set[int]:
-    """The rows that measure. Chosen by content, so the same photos are parted in the same way whatever their names."""
+    """Rows that have measured, and a share of the fresh ones: chosen by content, so whatever their names."""
+    aside = {row for row in rows if had.get(names[row]) is False}
     if share == 0:
-        return set()
+        return aside
     of_class: dict[str, list[int]] = {}
     for row in rows:
         of_class.setdefault(photos.records[row].label, []).append(row)
-    aside = {row for row in rows if had.get(names[row]) is False}
     for own in of_class.values():
         fresh = sorted((row for row in own if names[row] not in had), key=names.__getitem__)
         if len(fresh) >= (ENOUGH_TO_HOLD_OUT if share is None else FEWEST_PHOTOS + 1):

@@ -188,7 +188,7 @@ def _open(old: State | None, dataset: Dataset, runtime: Runtime, size: int, shar
         raise UserError(problem, "Give photos that it has not seen yet.")
     if photos.num_left_out:
         several = plan.count(photos.num_left_out, "photo")
-        runtime.listener.note(f"Left out: {several} that the model holds already, or that came twice.")
+        runtime.listener.note(f"Left out: {several} that the model holds or was measured with, or that came twice.")
     return photos
 
 
@@ -249,7 +249,7 @@ def _teach(state: State, lesson: _Lesson, runtime: Runtime) -> dict[str, Accurac
         "new_after": _accuracy(state, runtime, new_test),
     }
     state.held_out = _first_of_each(_joined(old_test, new_test), state.classes)
-    state.given |= lesson.given
+    state.given = lesson.given
     return results
 
 

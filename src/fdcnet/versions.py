@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from safetensors import SafetensorError
 
-from fdcnet.bundle import CURRENT, VERSIONS, current_number, has_bundle, read_description, write_bundle
+from fdcnet.bundle import CURRENT, VERSIONS, current_number, found, has_bundle, read_description, write_bundle
 from fdcnet.errors import UserError
 from fdcnet.methods.base import State
 
@@ -65,16 +65,16 @@ def versions(path: Path) -> list[Version]:
     path = Path(path)
     number = current_number(path)
     if number is None:
-        return [_version(path, 1, True)] if has_bundle(path) else []
+        return [_version(found(path), 1, True)] if has_bundle(path) else []
     return [_version(path / VERSIONS / str(n), n, n == number) for n in _numbers(path)]
 
 
 def after_tasks(path: Path) -> dict[int, Version]:
     """Task -> what the model knew after it, as far as the current version's ancestors are kept."""
-    found: dict[int, Version] = {}
+    after: dict[int, Version] = {}
     for version in _line(path):
-        found.setdefault(version.num_tasks, version)
-    return dict(sorted(found.items()))
+        after.setdefault(version.num_tasks, version)
+    return dict(sorted(after.items()))
 
 
 def _line(path: Path) -> list[Version]:

@@ -11,6 +11,7 @@ import torch
 
 from fdcnet.bundle import load_bundle
 from fdcnet.config import Config
+from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Batch, Dataset, Task
 from fdcnet.data.stream import make_stream
 from fdcnet.errors import UserError
@@ -22,6 +23,8 @@ from fdcnet.models.network import new_network
 from fdcnet.training.learner import train
 from fdcnet.training.listener import Listener
 from fdcnet.training.loop import Epoch
+from fdcnet.training.runtime import Runtime
+from fdcnet.training.task import learn_task
 
 Make = Callable[..., Config]
 METHODS = sorted(all_methods())
@@ -245,6 +248,20 @@ def test_every_switch_of_the_family_trains_and_resumes(
         train(settings, small_dataset, tmp_path / "killed", listener=KillAt(5))  # in the drift phase of task 2
     assert train(settings, small_dataset, tmp_path / "killed", resume=True) == whole
     assert same(tensors(tmp_path / "whole"), tensors(tmp_path / "killed"))
+
+
+@pytest.mark.parametrize("name", [name for name in INCREMENTAL if find_method(name).uses_memory])
+@pytest.mark.parametrize("sampling", ["balanced", "paired"])
+def test_a_lesson_may_be_about_known_classes_alone(
+    name: str, sampling: str, small_dataset: Dataset, tmp_path: Path, small_config: Make
+) -> None:
+    """As `fdcnet learn --more` gives it: no new class, and the further photos among the exemplars."""
+    train(small_config(name, f"train.sampling={sampling}"), small_dataset, tmp_path / "run")
+    state, task = load_bundle(tmp_path / "run" / "model"), Task(3, (), 4, (), ())
+    runtime = Runtime.of(state.config)
+    nothing = PixelCache.build((), state.config.data.size, None, runtime.device)
+    learn_task(state, find_method(name)(), task, nothing, runtime)
+    assert len(state.classes) == 4 and not same(state.network.state_dict(), tensors(tmp_path / "run"))
 
 
 class CountPhotos(Listener):

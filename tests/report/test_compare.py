@@ -151,6 +151,15 @@ def test_a_results_file_of_the_network_alone_is_a_row_of_its_own(finished_runs: 
     assert [run.label for run in runs] == ["fdcnet", "finetune", "fdcnet (network alone)"]
 
 
+def test_the_network_alone_does_not_stand_for_the_method(runs: list[Path]) -> None:
+    for record in map(RunRecord.open, runs):
+        plain = record.results()["results"]
+        plain["protocol"] |= {"map": "topk-mean", "compensated": False}
+        record.write_results(plain, "results-topk-mean-plain")
+    with pytest.raises(UserError, match=r"not measured with the topk-mean map.*\nThere are: class\."):
+        compare(runs, "topk-mean")
+
+
 def test_a_map_must_have_been_measured(finished_runs: list[Path]) -> None:
     assert len(compare(finished_runs, "class")) == 2
     with pytest.raises(UserError, match=r"not measured with the topk-mean map.*\nThere are: class"):

@@ -51,7 +51,10 @@ def test_only_the_heads_learn(small_dataset: Dataset, small_config: Make, method
             assert not torch.equal(learned[name], start), name
 
 
-def test_a_stopped_light_run_goes_on_exactly(small_dataset: Dataset, small_config: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sampling", ["natural", "paired"])
+def test_a_stopped_light_run_goes_on_exactly(
+    sampling: str, small_dataset: Dataset, small_config: Make, tmp_path: Path
+) -> None:
     class Stop(Listener):
         count = 0
 
@@ -60,11 +63,13 @@ def test_a_stopped_light_run_goes_on_exactly(small_dataset: Dataset, small_confi
             if self.count == 3:
                 raise InterruptedError
 
-    config = small_config("baseline", "train.views=2")
+    config = small_config("baseline", "train.views=2", f"train.sampling={sampling}")
     whole = train(config, small_dataset, tmp_path / "whole")
     with pytest.raises(InterruptedError):
         train(config, small_dataset, tmp_path / "stopped", listener=Stop())
     assert train(config, small_dataset, tmp_path / "stopped", resume=True)["tasks"] == whole["tasks"]
+    first, second = (load_bundle(tmp_path / run / "model").network.state_dict() for run in ("whole", "stopped"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_the_networks_are_whole_again_afterwards(state: State) -> None:

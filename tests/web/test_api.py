@@ -201,6 +201,14 @@ def test_a_lesson_and_the_way_back(client: TestClient, home: Path, model: Path, 
     assert "passwd" not in "".join(file.read_text("utf-8") for file in model.rglob("manifest.jsonl"))
 
 
+def test_a_held_out_photo_that_comes_again_is_not_said_to_have_taught(client: TestClient, home: Path) -> None:
+    first, second, third = (photos(home, name) for name in Localizer.load(home / "made").classes)
+    client.post("/api/lesson?epochs=1", files=form(("other", first + second)))
+    assert [photo["kind"] for photo in finished(client)["photos"]] == ["new"] * 2 + ["learned"] * 2
+    client.post("/api/lesson?epochs=1&more=true", files=form(("other", third + second + first)))
+    assert [photo["kind"] for photo in finished(client)["photos"]] == ["new"] * 2 + ["learned"] * 2
+
+
 @pytest.mark.parametrize("name", ["../../outside", "a/b", "..", "日本 'x' \"y\" <b>", "con.jpg"])
 def test_a_class_name_is_a_name_and_never_a_path(
     client: TestClient, home: Path, model: Path, uploads: Path, name: str

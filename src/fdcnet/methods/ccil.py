@@ -30,6 +30,7 @@ class CCIL(Method):
         losses = wsol_losses(state, outputs, batch, apart=old_apart(batch, num_old, outputs))
         with torch.no_grad():
             before = state.previous(batch.images, maps=False).scores
-        weight = config.kd * (num_classes / (num_classes - num_old)) ** config.power
+        num_new = max(1, num_classes - num_old)  # more photos of known classes bring none
+        weight = config.kd * (num_classes / num_new) ** config.power
         losses["kd_cls"] = weight * kd.kd_classes(outputs.scores, before, config.temperature)
         return losses

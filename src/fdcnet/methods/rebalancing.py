@@ -32,10 +32,12 @@ class Rebalancing(Method):
         with torch.no_grad():
             before = state.previous(batch.images, maps=False).class_features
         cosines = outputs.scores / self.scores_of(state).scale
-        growth = (num_old / (state.network.num_classes - num_old)) ** 0.5
+        num_new = state.network.num_classes - num_old
+        growth = (num_old / max(1, num_new)) ** 0.5
         kept, apart = config.less_forget * growth, (config.rivals, config.margin)
         losses["less_forget"] = kept * peers.less_forget(outputs.class_features, before)
-        losses["margin"] = config.margin_ranking * peers.margin_ranking(cosines, batch.labels, num_old, *apart)
+        if num_new:  # more photos of known classes bring no rivals
+            losses["margin"] = config.margin_ranking * peers.margin_ranking(cosines, batch.labels, num_old, *apart)
         return losses
 
     @staticmethod

@@ -43,13 +43,14 @@ def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def _results(run: Run, map_: str | None) -> dict[str, dict[str, Any]]:
-    known = [str((results.get("protocol") or {}).get("map")) for results in run.results.values()]
-    wanted = [item for item, kind in zip(run.results.items(), known, strict=True) if map_ in (None, kind)]
-    if wanted:
-        return dict([next((item for item in wanted if finished(item[1])), wanted[0])])
-    if not known:
+    own = {name: results for name, results in run.results.items() if finished(results)} or run.results
+    maps = {name: str((results.get("protocol") or {}).get("map")) for name, results in own.items()}
+    for name, found in maps.items():
+        if map_ in (None, found):
+            return {name: own[name]}
+    if not maps:
         raise UserError(f"{run.folder} has no results yet.", "Let it finish its first task.")
-    raise UserError(f"{run.folder} was not measured with the {map_} map.", f"There are: {', '.join(known)}.")
+    raise UserError(f"{run.folder} was not measured with the {map_} map.", f"There are: {', '.join(maps.values())}.")
 
 
 def _facts(run: Run, whole: bool) -> dict[str, object]:

@@ -40,7 +40,7 @@ def gather_photos(
         parts.append(memory.all_pixels().to(pixels.device))
         names.append(memory.all_labels())
     drawn = torch.empty(0, dtype=torch.int64)
-    if draw:
+    if draw and task.classes:
         quota, generator = memory.quota(task.num_classes), rng(*seed_key, "drawn")
         rows = [(labels == label).nonzero().squeeze(1) for label in range(task.num_old, task.num_classes)]
         drawn = torch.cat([own[torch.from_numpy(generator.permutation(len(own))[:quota])] for own in rows])
@@ -62,7 +62,7 @@ def indices_of(phase: Phase, photos: Photos, batch_size: int, seed_key: Key) -> 
         batches = balanced_indices(photos.labels[:own], batch_size, seed_key, drop_last=True)
     elif phase.data == "exemplars":
         batches = [num_new + rows for rows in cycled_indices(num_exemplars, own, batch_size, seed_key, drop_last=True)]
-    elif phase.data == "paired":
+    elif phase.data == "paired" and num_new:
         half = max(1, batch_size // 2)
         pairs = paired_indices(num_new, num_exemplars, half, seed_key, drop_last=True, length=own // 2)
         batches = [torch.cat([new, num_new + exemplars]) for new, exemplars in pairs]

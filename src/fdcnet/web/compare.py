@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
+import torch
 from PIL import Image
 
 from fdcnet.bundle import load_bundle
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.decode import upright
 from fdcnet.data.records import Record
+from fdcnet.holdout import identities
+from fdcnet.methods.base import State
 from fdcnet.predict import Localizer
 from fdcnet.prediction import Prediction
 from fdcnet.web.model import Model
@@ -29,19 +32,18 @@ class Compared:
 
 def compare(before: Localizer | None, model: Model, upload: Upload) -> list[Compared]:
     """Photos that nothing was learned from come first."""
-    held_out = load_bundle(model.path).held_out
-    after = model.localizer()
-    chosen = [*_of_lesson(upload, held_out), *_of_old_classes(upload, held_out)]
+    state, after = load_bundle(model.path), model.localizer()
+    chosen = [*_of_lesson(upload, state), *_of_old_classes(upload, state.held_out)]
     return [_compared(before, after, *photo) for photo in chosen]
 
 
-def _of_lesson(upload: Upload, held_out: PixelCache | None) -> Iterator[tuple[Image.Image, str, str]]:
+def _of_lesson(upload: Upload, state: State) -> Iterator[tuple[Image.Image, str, str]]:
     """(photo, class, what it is)"""
-    unseen = {(record.path.name, record.label) for record in held_out.records} if held_out else set()
-    ordered = sorted(upload.records, key=lambda record: (record.path.name, record.label) not in unseen)
-    for record in _in_turns(ordered, EACH):
-        kind = "new" if (record.path.name, record.label) in unseen else "learned"
-        yield upright(record.path, SIDE), record.label, kind
+    photos = PixelCache.build(upload.records, state.config.data.size, None, torch.device("cpu"))
+    names = zip(photos.records, identities(photos), strict=True)
+    unseen = {record.path for record, name in names if state.given.get(name) is False}
+    for record in _in_turns(sorted(photos.records, key=lambda record: record.path not in unseen), EACH):
+        yield upright(record.path, SIDE), record.label, "new" if record.path in unseen else "learned"
 
 
 def _of_old_classes(upload: Upload, held_out: PixelCache | None) -> Iterator[tuple[Image.Image, str, str]]:
