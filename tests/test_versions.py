@@ -174,6 +174,14 @@ def test_nothing_is_left_where_nothing_came_of_it(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_model_under_its_other_name_is_found_by_the_next_writer(make: Callable[..., State], tmp_path: Path) -> None:
+    save_bundle(make("a", "b"), tmp_path / "m")
+    (tmp_path / "m").rename(tmp_path / "m.old")  # as a kill between the two moves leaves it
+    with writing(tmp_path / "m"):
+        assert load_bundle(tmp_path / "m").classes == ["a", "b"]
+    assert has_bundle(tmp_path / "m") and not (tmp_path / "m.old").exists()
+
+
 def test_a_second_writer_is_refused_even_in_another_thread(make: Callable[..., State], tmp_path: Path) -> None:
     model, problems = tmp_path / "model", []
     add(make("a", "b"), model)

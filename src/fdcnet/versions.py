@@ -140,6 +140,8 @@ def writing(path: Path) -> Iterator[None]:
     """Only one writer at a time, in this process or any other; readers go on. The lock of a dead process is void."""
     created = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
+        if not path.exists() and has_bundle(path):
+            found(path).rename(path)  # or an empty folder would hide it
         path.mkdir(parents=True, exist_ok=True)
         file = _lock(path)
     except OSError as error:

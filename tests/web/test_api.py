@@ -209,6 +209,16 @@ def test_a_held_out_photo_that_comes_again_is_not_said_to_have_taught(client: Te
     assert [photo["kind"] for photo in finished(client)["photos"]] == ["new"] * 2 + ["learned"] * 2
 
 
+def test_a_lesson_without_pictures_is_a_lesson(client: TestClient, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr("fdcnet.web.lesson.compare", fails)
+    client.post("/api/lesson?epochs=1", files=form(("other", photos(home, fourth(home)))))
+    lesson = finished(client)
+    assert (lesson["state"], lesson["photos"], lesson["report"]["added"]) == ("done", [], ["other"])
+
+
 @pytest.mark.parametrize("name", ["../../outside", "a/b", "..", "日本 'x' \"y\" <b>", "con.jpg"])
 def test_a_class_name_is_a_name_and_never_a_path(
     client: TestClient, home: Path, model: Path, uploads: Path, name: str

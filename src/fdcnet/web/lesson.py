@@ -153,7 +153,16 @@ class School:
             cancel=lesson.cancel,
         )
         lesson.progress("comparing", 0, 0)
-        lesson.compared = compare(before, self.model, upload)
+        try:
+            lesson.compared = compare(before, self.model, upload)
+        except (
+            UserError,
+            OSError,
+            SafetensorError,
+            MemoryError,
+            RuntimeError,
+        ):  # it has learned, with or without pictures
+            log.exception("There are no pictures of before and after")
         return asdict(report) | {"model": report.model.name, "can_go_back": can_go_back(report.model)}
 
     def close(self) -> None:
