@@ -90,7 +90,7 @@ def single_table(results: Results) -> Table:
 
 def brief_table(runs: Mapping[str, Results]) -> Table:
     """One narrow row per run for a terminal: old and new classes after the last task, and what was forgotten."""
-    columns = [("Run", ""), *((METRICS[metric], part) for metric in SPLIT for part in ("old", "new", "forgotten"))]
+    columns = [("Run", ""), *((METRICS[metric], part) for metric in SPLIT for part in ("old", "new", "lost"))]
     rows = []
     for label, results in runs.items():
         row: list[Cell] = [label]
