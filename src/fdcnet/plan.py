@@ -38,7 +38,12 @@ LIGHT_MODEL: Mapping[str, Any] = {  # ours: results/tuning.md, light training
     "protocols.0.threshold": 0.6,
     "protocols.0.threshold_source": "ours: results/tuning.md, light training",
 }
-FULL_FEW: Mapping[str, Any] = {"train.loc_warmup": 0.6, "train.optim.lr": 0.001}
+FULL_FEW: Mapping[str, Any] = {  # ours: results/tuning.md, full training of few photos
+    "train.loc_warmup": 0.6,
+    "train.optim.lr": 0.001,
+    "protocols.0.threshold": 0.6,
+    "protocols.0.threshold_source": "ours: results/tuning.md, full training of few photos",
+}
 LIGHT: Mapping[str, Any] = {
     "train.views": 3,
     "train.batch_size": 16,
