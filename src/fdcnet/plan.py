@@ -14,6 +14,7 @@ from fdcnet.data.batches import normalise
 from fdcnet.data.records import Batch, Task
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State, wsol_losses
+from fdcnet.report.words import count
 from fdcnet.training.device import describe as device_name
 from fdcnet.training.frozen import frozen_backbone
 from fdcnet.training.runtime import Runtime
@@ -119,11 +120,6 @@ def describe(state: State, runtime: Runtime, task: Task, num_more: int, num_test
 
 def in_words(seconds: float) -> str:
     return count(max(1, round(seconds)), "second") if seconds < 100 else count(round(seconds / 60), "minute")
-
-
-def count(number: int, noun: str) -> str:
-    plural = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}{'' if number == 1 else plural}"
 
 
 def estimate(state: State, runtime: Runtime, num_photos: int) -> float:

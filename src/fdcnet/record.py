@@ -182,9 +182,8 @@ def replacing(path: Path) -> Iterator[Path]:
     new = beside(path)
     try:
         yield new
-        descriptor = os.open(new, os.O_RDWR)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        with new.open("rb+") as file:
+            os.fsync(file.fileno())
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)

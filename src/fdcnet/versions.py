@@ -30,13 +30,8 @@ if sys.platform != "win32":
 
 LOCK = "lock"
 LEARNED = "learned.json"
-BUNDLE = (
-    "fdcnet.json",
-    "weights.safetensors",
-    "memory",
-    "held_out",
-    LEARNED,
-)  # what a bundle without versions consists of
+BUNDLE = ("fdcnet.json", "weights.safetensors", "memory", "held_out", LEARNED)
+"""What a bundle without versions consists of."""
 NEW = ".new"
 
 

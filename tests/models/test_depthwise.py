@@ -1,4 +1,4 @@
-import importlib.util
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -67,18 +67,8 @@ def test_tiles_waste_little() -> None:
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> ModuleType:
-    """The same file once more, its kernels for the interpreter: what they are for is settled when they are defined."""
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("triton is not installed")
-    spec = importlib.util.spec_from_file_location("depthwise_interpreted", depthwise.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        spec.loader.exec_module(module)
-    return module
+def interpreted(interpret: Callable[[ModuleType], ModuleType]) -> ModuleType:
+    return interpret(depthwise)
 
 
 @pytest.mark.parametrize(("batch", "channels", "height", "width", "stride", "padding", "dilation"), CASES)

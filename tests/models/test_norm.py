@@ -1,4 +1,4 @@
-import importlib.util
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -45,17 +45,8 @@ def test_a_norm_and_a_clamp_by_hand() -> None:
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> ModuleType:
-    """The same file once more, its kernels for the interpreter: what they are for is settled when they are defined."""
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("triton is not installed")
-    spec = importlib.util.spec_from_file_location("norm_interpreted", norm_module.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        spec.loader.exec_module(module)
+def interpreted(interpret: Callable[[ModuleType], ModuleType]) -> ModuleType:
+    module = interpret(norm_module)
     module._triton_can = lambda x, norm: True  # type: ignore[attr-defined]
     module.PROGRAMS = 3  # type: ignore[attr-defined]  # so that few rows have several programs with several tiles
     return module

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fdcnet.data.records import Task
-from fdcnet.plan import count
+from fdcnet.report.words import count
 from fdcnet.training.listener import Listener
 from fdcnet.training.loop import Epoch
 

@@ -203,9 +203,7 @@ def sums_kernel(
         value = tl.where(inside, value - first, 0.0)
         total += value
         squares += value * value
-    partial += tl.program_id(0) * 2 * channels + c
-    tl.store(partial, tl.reduce(total, 0, add, keep_dims=True), mask=c < channels)
-    tl.store(partial + channels, tl.reduce(squares, 0, add, keep_dims=True), mask=c < channels)
+    store_sums(partial, total, squares, c, channels)
 
 
 @_jit
@@ -296,15 +294,11 @@ def backward_sums_kernel(
     for tile in tl.range(TILES):
         row = (tl.program_id(0) * TILES + tile) * TILE + tl.arange(0, TILE)[:, None]
         inside = (row < rows) & (c < channels)
-        normal = (tl.load(x + row * channels + c, mask=inside, other=0.0).to(tl.float32) - centre) * spread
-        passed = tl.load(grad + row * channels + c, mask=inside, other=0.0).to(tl.float32)
-        z = normal * scale + offset
-        passed = tl.where((z > low) & (z < high), passed, 0.0)
+        cell = row * channels + c
+        normal, passed = passed_back(x + cell, grad + cell, inside, centre, spread, scale, offset, low, high)
         total += passed
         products += passed * normal
-    partial += tl.program_id(0) * 2 * channels + c
-    tl.store(partial, tl.reduce(total, 0, add, keep_dims=True), mask=c < channels)
-    tl.store(partial + channels, tl.reduce(products, 0, add, keep_dims=True), mask=c < channels)
+    store_sums(partial, total, products, c, channels)
 
 
 @_jit
@@ -328,15 +322,13 @@ def backward_kernel(
     """Where the statistics are the batch's own, each value moves them too."""
     row, c, inside = tile_of(rows, channels, TILE, BLOCK_C)
     centre, spread, scale, offset = channel_values(mean, rstd, weight, bias, c, channels)
-    normal = (tl.load(x + row * channels + c, mask=inside, other=0.0).to(tl.float32) - centre) * spread
-    passed = tl.load(grad + row * channels + c, mask=inside, other=0.0).to(tl.float32)
-    z = normal * scale + offset
-    passed = tl.where((z > low) & (z < high), passed, 0.0)
+    cell = row * channels + c
+    normal, passed = passed_back(x + cell, grad + cell, inside, centre, spread, scale, offset, low, high)
     if TRAINING:
         total = tl.load(sums + c, mask=c < channels, other=0.0)
         products = tl.load(sums + channels + c, mask=c < channels, other=0.0)
         passed -= (total + normal * products) / rows
-    tl.store(x_grad + row * channels + c, (passed * scale * spread).to(x_grad.dtype.element_ty), mask=inside)
+    tl.store(x_grad + cell, (passed * scale * spread).to(x_grad.dtype.element_ty), mask=inside)
 
 
 @_jit
@@ -357,6 +349,33 @@ def channel_values(
         tl.load(weight + c, mask=inside, other=0.0),
         tl.load(bias + c, mask=inside, other=0.0),
     )
+
+
+@_jit
+def passed_back(
+    x: tl.tensor,
+    grad: tl.tensor,
+    inside: tl.tensor,
+    centre: tl.tensor,
+    spread: tl.tensor,
+    scale: tl.tensor,
+    offset: tl.tensor,
+    low: float,
+    high: float,
+) -> tl.tensor:
+    """-> normalised input, gradient where the clamp let the output through"""
+    normal = (tl.load(x, mask=inside, other=0.0).to(tl.float32) - centre) * spread
+    passed = tl.load(grad, mask=inside, other=0.0).to(tl.float32)
+    z = normal * scale + offset
+    return normal, tl.where((z > low) & (z < high), passed, 0.0)
+
+
+@_jit
+def store_sums(partial: tl.tensor, first: tl.tensor, second: tl.tensor, c: tl.tensor, channels: int) -> None:
+    """Both sums over the rows of this program, into its place."""
+    partial += tl.program_id(0) * 2 * channels + c
+    tl.store(partial, tl.reduce(first, 0, add, keep_dims=True), mask=c < channels)
+    tl.store(partial + channels, tl.reduce(second, 0, add, keep_dims=True), mask=c < channels)
 
 
 @_jit

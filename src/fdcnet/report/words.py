@@ -68,12 +68,12 @@ def protocol_in_words(protocol: Mapping[str, Any]) -> str:
     return " ".join(said)
 
 
-def count(amount: int, one: str, many: str | None = None) -> str:
-    return f"{amount:,} {one if amount == 1 else many or one + 's'}"
+def count(amount: int, one: str) -> str:
+    return f"{amount:,} {one}{'' if amount == 1 else 'es' if one.endswith('s') else 's'}"
 
 
 def classes(amount: int) -> str:
-    return count(amount, "class", "classes")
+    return count(amount, "class")
 
 
 def percent(value: float | None, digits: int = 1) -> str:

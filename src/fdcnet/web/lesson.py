@@ -15,7 +15,7 @@ from fdcnet.data.records import Task
 from fdcnet.errors import UserError
 from fdcnet.learn import KEEP, Cancelled, learn
 from fdcnet.training.listener import Listener
-from fdcnet.training.loop import Diverged, Epoch
+from fdcnet.training.loop import Epoch
 from fdcnet.versions import can_go_back
 from fdcnet.web.compare import Compared, compare
 from fdcnet.web.guard import Refused
@@ -23,6 +23,7 @@ from fdcnet.web.model import Model
 from fdcnet.web.uploads import Upload
 
 log = logging.getLogger(__name__)
+FAILURES = (OSError, SafetensorError, MemoryError, RuntimeError)
 NICENESS = 10  # whoever looks at a photo goes first
 
 
@@ -133,7 +134,7 @@ class School:
             state, facts = "cancelled", {}
         except UserError as error:
             facts = {"problem": error.problem, "remedy": error.remedy}
-        except (Diverged, OSError, SafetensorError, MemoryError, RuntimeError) as error:
+        except FAILURES as error:
             log.exception("The lesson failed")
             facts = {"problem": f"Learning failed: {str(error)[:300]}", "remedy": "The model is as it was."}
         finally:
@@ -155,13 +156,7 @@ class School:
         lesson.progress("comparing", 0, 0)
         try:
             lesson.compared = compare(before, self.model, upload)
-        except (
-            UserError,
-            OSError,
-            SafetensorError,
-            MemoryError,
-            RuntimeError,
-        ):  # it has learned, with or without pictures
+        except (UserError, *FAILURES):  # it has learned, with or without pictures
             log.exception("There are no pictures of before and after")
         return asdict(report) | {"model": report.model.name, "can_go_back": can_go_back(report.model)}
 

@@ -9,9 +9,9 @@ from typing import Any, Unpack
 
 from fdcnet.bundle import VERSIONS, current_number, has_bundle, read_description
 from fdcnet.data.decode import upright
-from fdcnet.plan import count
 from fdcnet.predict import Localizer, Options
 from fdcnet.prediction import ClassScore, Prediction
+from fdcnet.report.words import count
 from fdcnet.versions import after_tasks, versions
 from fdcnet.web.guard import Refused
 
