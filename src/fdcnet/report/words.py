@@ -68,8 +68,9 @@ def protocol_in_words(protocol: Mapping[str, Any]) -> str:
     return " ".join(said)
 
 
-def count(amount: int, one: str) -> str:
-    return f"{amount:,} {one}{'' if amount == 1 else 'es' if one.endswith('s') else 's'}"
+def count(amount: int, one: str, many: str | None = None) -> str:
+    many = many or f"{one}{'es' if one.endswith('s') else 's'}"
+    return f"{amount:,} {one if amount == 1 else many}"
 
 
 def classes(amount: int) -> str:
