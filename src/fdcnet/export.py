@@ -29,6 +29,7 @@ from fdcnet.methods.base import State
 from fdcnet.predict import predict_protocol
 from fdcnet.record import replacing, write_json
 from fdcnet.versions import LEARNED, versions
+from fdcnet.wording import count
 
 OPSET = 18
 TOLERANCE = 1e-3  # of probabilities and masks, both in 0..1
@@ -182,11 +183,11 @@ def _photos_to_check(state: State, folder: Path | None) -> tuple[str, Tensor]:
         squares = _decoded(listing(folder, deep=True).images if folder.is_dir() else [folder], side)
         if not squares:
             raise UserError(f"There are no readable photos in {folder}.", "Name a folder of photos to check with.")
-        return f"{len(squares)} photos of {folder}", torch.from_numpy(np.stack(squares))
+        return f"{count(len(squares), 'photo')} of {folder}", torch.from_numpy(np.stack(squares))
     if len(state.memory):
         pixels = state.memory.all_pixels()
         spread = torch.linspace(0, len(pixels) - 1, min(NUM_CHECKED, len(pixels))).long()
-        return f"{len(spread)} photos of its memory", show(pixels[spread], WHOLE, side)
+        return f"{count(len(spread), 'photo')} of its memory", show(pixels[spread], WHOLE, side)
     return "generated photos, for the model holds none", show(_generated(size), WHOLE, side)
 
 

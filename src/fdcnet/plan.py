@@ -14,10 +14,10 @@ from fdcnet.data.batches import normalise
 from fdcnet.data.records import Batch, Task
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State, wsol_losses
-from fdcnet.report.words import count
 from fdcnet.training.device import describe as device_name
 from fdcnet.training.frozen import frozen_backbone
 from fdcnet.training.runtime import Runtime
+from fdcnet.wording import count
 
 BACKBONE = "efficientnet_lite0"  # its weights come with pip
 MEMORY_PER_CLASS = 20

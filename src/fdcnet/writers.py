@@ -47,6 +47,7 @@ class Writer:
     def __init__(self, path: Path, classes: Sequence[str]) -> None:
         self.path, self.classes = path, classes
         self.label_of = {name: label for label, name in enumerate(classes)}
+        self.left_out: list[str] = []  # what could not be written, and why
 
     def add(self, prediction: Prediction) -> None:
         raise NotImplementedError
@@ -218,6 +219,10 @@ class YoloWriter(Writer):
         return self
 
     def add(self, prediction: Prediction) -> None:
+        name = str(PurePosixPath(prediction.name).with_suffix(".txt"))
+        if (other := self.written.setdefault(name, prediction.name)) != prediction.name:
+            self.left_out.append(f"no YOLO labels for {prediction.name}: {other} has the same label file, {name}")
+            return
         width, height = prediction.image_size
         lines = []
         for box in prediction.boxes_xyxy:
@@ -225,14 +230,7 @@ class YoloWriter(Writer):
             shares = ((x + w / 2) / width, (y + h / 2) / height, w / width, h / height)
             label = self.label_of[str(prediction.class_name)]
             lines.append(f"{label} {' '.join(f'{share:.6f}' for share in shares)}\n")
-        write_bytes(self._file_of(prediction), "".join(lines).encode())
-
-    def _file_of(self, prediction: Prediction) -> Path:
-        name = str(PurePosixPath(prediction.name).with_suffix(".txt"))
-        if (other := self.written.setdefault(name, prediction.name)) != prediction.name:
-            problem = f"{prediction.name} and {other} would share the label file {self.path / 'labels' / name}."
-            raise UserError(problem, "Rename the photo, or predict it on its own into another folder.")
-        return self.path / "labels" / name
+        write_bytes(self.path / "labels" / name, "".join(lines).encode())
 
 
 class OverlayWriter(Writer):

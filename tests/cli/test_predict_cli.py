@@ -85,6 +85,17 @@ def test_bad_photos_are_named_and_left_out(model: Path, damaged: Path, tmp_path:
     assert not (tmp_path / "out.json").exists()
 
 
+def test_photos_that_share_a_yolo_name_spoil_nothing_else(model: Path, damaged: Path, tmp_path: Path) -> None:
+    same = tmp_path / "same"
+    same.mkdir()
+    for name in ("a.jpeg", "a.jpg"):
+        (same / name).write_bytes((damaged / "good.jpg").read_bytes())
+    done = fdcnet("predict", model, "same", "--json", "all.json", "--yolo", "yolo", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Left out: no YOLO labels for a.jpg: a.jpeg has the same label file, a.txt" in done.stderr
+    assert len(json.loads((tmp_path / "all.json").read_text())) == 2
+
+
 @pytest.mark.parametrize("to_stdout", [(), ("--json", "-"), ("--coco", "-")])
 def test_files_are_completed_when_nobody_reads_on(
     to_stdout: tuple[str, ...], model: Path, taught: Path, tmp_path: Path

@@ -145,7 +145,7 @@ def test_imagenet_from_kaggle(tmp_path: Path, given: str) -> None:
     data = read(tmp_path / given)
     assert_two_val_photos(data)
     assert [r.boxes_xyxy for r in data.train] == [((1, 1, 2, 2),), (), ()]
-    assert data.notes == ("1 training photos have an impossible box: their boxes were left out.",)
+    assert data.notes == ("Left out: the boxes of 1 training photo with an impossible one.",)
 
 
 def test_imagenet_val_by_wnid_and_train_xml(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_imagenet_photo_without_label_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "LOC_val_solution.csv").write_text(SOLUTION)
     data = read(tmp_path)
     assert len(data.test) == 2
-    assert "1 photos of" in data.notes[0]
+    assert "Left out: 1 photo of" in data.notes[0]
 
 
 def test_wnids_among_other_folders_are_plain_folders(tmp_path: Path) -> None:

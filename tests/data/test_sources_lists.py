@@ -117,8 +117,8 @@ def test_coco_file(tmp_path: Path) -> None:
         (tmp_path / "images/2.jpg", "zebra", ()),
     ]
     assert data.notes == (
-        "1 train photos with several categories were left out: a photo needs one label.",
-        "1 train photos without annotations were left out.",
+        "Left out: 1 train photo with several categories. A photo needs one label.",
+        "Left out: 1 train photo without annotations.",
         "Categories without training photos were left out: unused.",
     )
 
@@ -189,4 +189,4 @@ def test_a_long_coco_file_is_recognised_by_its_ends(tmp_path: Path) -> None:
     assert recognise(tmp_path) == "coco"
     data = read(tmp_path)
     assert len(data.train) == 1
-    assert data.notes[0] == "2999 train photos without annotations were left out."
+    assert data.notes[0] == "Left out: 2,999 train photos without annotations."

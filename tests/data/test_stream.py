@@ -146,7 +146,7 @@ def test_holdout_chooses_the_same_photos_on_every_machine() -> None:
 def test_holdout_is_at_least_one_and_leaves_at_least_one() -> None:
     (task,) = make_stream(make("ab", photos=3), holdout=0.01)
     assert Counter(labels(task.test)) == {"a": 1, "b": 1}
-    with pytest.raises(UserError, match="Class 'a' has 1 training photos: holdout would leave none"):
+    with pytest.raises(UserError, match="Class 'a' has 1 training photo: holdout would leave none"):
         make_stream(make("ab", photos=1), holdout=0.1)
     for share in (1.0, -0.1, 1.5):
         with pytest.raises(UserError, match="holdout cannot be"):

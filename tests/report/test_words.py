@@ -1,11 +1,12 @@
 """Words for numbers."""
 
-from fdcnet.report.words import count, duration, listing, moment, percent, protocol_in_words, readable, spread
+from fdcnet.report.words import duration, listing, moment, percent, protocol_in_words, readable, spread
+from fdcnet.wording import count
 
 
 def test_amounts() -> None:
     assert [count(1, "task"), count(2, "task")] == ["1 task", "2 tasks"]
-    assert count(1200, "class", "classes") == "1,200 classes"
+    assert count(1200, "class") == "1,200 classes"
     assert [percent(None), percent(70), percent(-1.26)] == ["–", "70.0\xa0%", "−1.3\xa0%"]
     assert [duration(s) for s in (41.2, 720, 11_100)] == ["41 s", "12 min", "3 h 05 min"]
 

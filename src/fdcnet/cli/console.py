@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fdcnet.data.records import Task
-from fdcnet.report.words import count
 from fdcnet.training.listener import Listener
 from fdcnet.training.loop import Epoch
+from fdcnet.wording import count
 
 console = Console(soft_wrap=True, emoji=False)  # a path may hold :words: between colons
 errors = Console(stderr=True, soft_wrap=True, emoji=False)

@@ -109,10 +109,13 @@ def predict(
     )
     num_read = _write(answers, writers, quiet=bool(to_stdout))
     for writer in writers:
+        for what in writer.left_out:
+            errors.print(f"Left out: {what}", markup=False, highlight=False)
         if str(writer.path) != "-":
             errors.print(f"Written: {writer.path}", markup=False, highlight=False)
     if unread:
         errors.print(f"{len(unread)} of {num_read + len(unread)} could not be read.", highlight=False)
+    if unread or any(writer.left_out for writer in writers):
         raise typer.Exit(1)
 
 

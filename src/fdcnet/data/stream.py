@@ -12,6 +12,7 @@ from typing import TypeVar
 from fdcnet.data.records import Dataset, Record, Task
 from fdcnet.data.sources.files import class_name
 from fdcnet.errors import UserError
+from fdcnet.wording import count
 
 T = TypeVar("T")
 
@@ -153,13 +154,13 @@ def _hold_out(
     kept, held = {}, {}
     for name in classes:
         photos = train.get(name, [])
-        count = max(1, round(share * len(photos)))
-        if count >= len(photos):
+        number = max(1, round(share * len(photos)))
+        if number >= len(photos):
             raise UserError(
-                f"Class '{name}' has {len(photos)} training photos: holdout would leave none.",
+                f"Class '{name}' has {count(len(photos), 'training photo')}: holdout would leave none.",
                 "Add photos, or lower holdout.",
             )
-        chosen = set(_shuffled(range(len(photos)), f"{seed} {name}")[:count])
+        chosen = set(_shuffled(range(len(photos)), f"{seed} {name}")[:number])
         kept[name] = [photo for i, photo in enumerate(photos) if i not in chosen]
         held[name] = [photo for i, photo in enumerate(photos) if i in chosen]
     return kept, held

@@ -13,7 +13,8 @@ from fdcnet.report.markup import Markup, join, tag
 from fdcnet.report.page import document
 from fdcnet.report.runs import Run, key_metrics, load
 from fdcnet.report.tables import METRICS, Results, comparison_table, results_table, to_csv, to_html, to_markdown
-from fdcnet.report.words import classes, count, glossary, listing, protocol_in_words
+from fdcnet.report.words import classes, glossary, listing, protocol_in_words
+from fdcnet.wording import count
 
 
 def compare(paths: Sequence[Path], map_: str | None = None) -> list[Run]:

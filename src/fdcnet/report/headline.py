@@ -6,7 +6,8 @@ from fdcnet.report.charts import swatch
 from fdcnet.report.markup import Markup, join, tag
 from fdcnet.report.runs import Run, key_metrics
 from fdcnet.report.tables import METRICS, group_sizes, measured, old_and_new, show
-from fdcnet.report.words import classes, count, duration, glossary, listing, percent, term
+from fdcnet.report.words import classes, duration, glossary, listing, percent, term
+from fdcnet.wording import count
 
 
 def task_line(runs: Sequence[Run]) -> str:

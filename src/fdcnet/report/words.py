@@ -7,6 +7,7 @@ from typing import Any
 
 from fdcnet.report.markup import Markup, join, tag
 from fdcnet.report.tables import MISSING, show
+from fdcnet.wording import count
 
 GLOSSARY = {
     "Task": "One lesson: a few new classes arrive with photos and class names, but no boxes. "
@@ -66,11 +67,6 @@ def protocol_in_words(protocol: Mapping[str, Any]) -> str:
     if protocol.get("average") in AVERAGES:
         said.append(f"Percentages are means over {AVERAGES[protocol['average']]}.")
     return " ".join(said)
-
-
-def count(amount: int, one: str, many: str | None = None) -> str:
-    many = many or f"{one}{'es' if one.endswith('s') else 's'}"
-    return f"{amount:,} {one if amount == 1 else many}"
 
 
 def classes(amount: int) -> str:

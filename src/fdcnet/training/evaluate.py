@@ -18,6 +18,7 @@ from fdcnet.methods import find_method
 from fdcnet.training.listener import Listener
 from fdcnet.training.measure import measure
 from fdcnet.training.runtime import Runtime
+from fdcnet.wording import count
 
 
 def evaluate(
@@ -49,8 +50,8 @@ def evaluate(
             f"None of the {len(test)} photos is of a class that the model knows.",
             f"It knows {len(known)} classes, such as {', '.join(state.classes[:3])}: name the folders like them.",
         )
-    if len(records) < len(test):
-        runtime.listener.note(f"Left out: {len(test) - len(records)} photos of classes the model does not know.")
+    if foreign := len(test) - len(records):
+        runtime.listener.note(f"Left out: {count(foreign, 'photo')} of classes the model does not know.")
     photos = runtime.decode("decoding photos", records, state.config.data.size)
     [table] = measure(state, find_method(state.config.method)(), runtime, photos, [changed], sweep)
     results = build_results(

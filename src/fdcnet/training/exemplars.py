@@ -11,6 +11,7 @@ from fdcnet.data.records import Task
 from fdcnet.memory import herd, rank_by_distance
 from fdcnet.methods.base import State
 from fdcnet.training.runtime import Runtime
+from fdcnet.wording import count
 
 Layer = Literal["shared", "tail", "class"]
 
@@ -28,7 +29,7 @@ def keep_exemplars(state: State, runtime: Runtime, task: Task, photos: PixelCach
         rows = (labels == label).nonzero().squeeze(1)
         kept = rows[rank(features[rows], quota)]
         state.memory.add(label, photos.gather(kept), [photos.records[row].path.name for row in kept.tolist()])
-    runtime.listener.note(f"memory: {len(state.memory)} photos, {state.memory.megabytes:.0f} MB")
+    runtime.listener.note(f"memory: {count(len(state.memory), 'photo')}, {state.memory.megabytes:.0f} MB")
 
 
 def labels_of(photos: PixelCache, task: Task) -> Tensor:

@@ -11,9 +11,9 @@ from fdcnet.bundle import VERSIONS, current_number, has_bundle, read_description
 from fdcnet.data.decode import upright
 from fdcnet.predict import Localizer, Options
 from fdcnet.prediction import ClassScore, Prediction
-from fdcnet.report.words import count
 from fdcnet.versions import after_tasks, versions
 from fdcnet.web.guard import Refused
+from fdcnet.wording import count
 
 LOADED = 4  # versions kept in memory
 PREVIEW = 1600  # pixels of the longer side

@@ -11,6 +11,7 @@ from fdcnet.data.sources.boxes import make_box
 from fdcnet.data.sources.files import FileIndex, class_name, files_named, set_name, subfolders
 from fdcnet.data.sources.splits import Split, assemble, split_in, split_of
 from fdcnet.errors import UserError
+from fdcnet.wording import count
 
 _OTHER_TASKS = ("captions_", "person_keypoints_", "image_info_", "stuff_", "panoptic_")  # lie beside instances_*.json
 
@@ -154,10 +155,11 @@ def _names_in_id_order(contents: dict[Split, _Contents]) -> list[str]:
 def _notes(contents: dict[Split, _Contents], unused: list[str]) -> list[str]:
     notes = []
     for split, one in contents.items():
+        photo = f"{split} photo"
         if one.mixed:
-            notes.append(f"{one.mixed} {split} photos with several categories were left out: a photo needs one label.")
+            notes.append(f"Left out: {count(one.mixed, photo)} with several categories. A photo needs one label.")
         if one.bare:
-            notes.append(f"{one.bare} {split} photos without annotations were left out.")
+            notes.append(f"Left out: {count(one.bare, photo)} without annotations.")
     if unused:
         notes.append(f"Categories without training photos were left out: {', '.join(unused)}.")
     return notes

@@ -18,6 +18,7 @@ from fdcnet.data.sources.files import (
 )
 from fdcnet.data.sources.splits import Split, assemble, first, split_of
 from fdcnet.errors import UserError
+from fdcnet.wording import count
 
 
 def recognises(root: Path) -> bool:
@@ -45,7 +46,7 @@ def read(root: Path, limit: int) -> Dataset:
                 photos = _class_photos(name, found[name], needed=split == "train")
                 foreign += photos.foreign
                 records[split] += _records(name, photos, boxes | _boxes_beside([found[name]], exists))
-    notes += [f"{count} {suffix} files were left alone: convert them to jpg." for suffix, count in foreign.items()]
+    notes += [f"Left alone: {count(n, f'{suffix} file')}. Convert to jpg." for suffix, n in foreign.items()]
     return assemble(set_name(root), classes, records, limit, notes)
 
 
@@ -53,7 +54,7 @@ def _split_folders(root: Path, notes: list[str]) -> dict[Split, Path]:
     """Split -> its folder. A class may be called 'train', too: a split folder holds folders and no photos."""
     here = listing(root)
     if here.images:
-        notes.append(f"{len(here.images)} photos directly in {root} were left alone: they lie in no class folder.")
+        notes.append(f"Left alone: {count(len(here.images), 'photo')} directly in {root}, in no class folder.")
     found: dict[Split, Path] = {}
     for folder in here.folders:
         split = split_of(folder.name)

@@ -11,6 +11,7 @@ from fdcnet.data.sources.files import files_named, listing, set_name, subfolders
 from fdcnet.data.sources.splits import Split, assemble, first
 from fdcnet.data.sources.tables import rows
 from fdcnet.errors import UserError
+from fdcnet.wording import count
 
 
 class Annotation(NamedTuple):
@@ -103,7 +104,7 @@ def _labels_of_flat(folder: Path, base: Path, found: Annotations, notes: list[st
             f"Put one of them there, or sort the photos into {folder}/<wnid>/.",
         )
     if len(labelled) < len(images):
-        notes.append(f"{len(images) - len(labelled)} photos of {folder} were left out: they have no label.")
+        notes.append(f"Left out: {count(len(images) - len(labelled), 'photo')} of {folder} without a label.")
     return labelled
 
 
@@ -122,7 +123,7 @@ def _train_records(
             without += 1
         records.append(Record(path, label, tuple(boxes)))
     if without:
-        notes.append(f"{without} training photos have an impossible box: their boxes were left out.")
+        notes.append(f"Left out: the boxes of {count(without, 'training photo')} with an impossible one.")
     return records
 
 

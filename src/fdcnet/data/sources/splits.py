@@ -8,6 +8,7 @@ from typing import Literal
 from fdcnet.data.records import Dataset, Record
 from fdcnet.data.sources.files import ACCEPTED
 from fdcnet.errors import UserError
+from fdcnet.wording import count
 
 Split = Literal["train", "val", "test"]
 
@@ -53,7 +54,7 @@ def assemble(
         raise UserError(f"{name} holds no photos.", f"Accepted are {ACCEPTED}.")
     notes = list(notes)
     if splits.get("test") and splits.get("val"):
-        notes.append(f"{len(splits['val'])} validation photos were left alone: the set has test photos.")
+        notes.append(f"Left alone: {count(len(splits['val']), 'validation photo')}, for the set has test photos.")
     if not train:
         notes.append("The set has test photos only: it can be evaluated, not learned.")
     _refuse_empty_classes(kept, train or test, "training photos" if train else "photos")
