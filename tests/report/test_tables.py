@@ -83,7 +83,7 @@ def test_no_results_make_an_empty_table() -> None:
 
 
 def test_numbers_for_people() -> None:
-    assert [show(v) for v in (None, 12.345, -0.55, 7, "x", "")] == ["–", "12.3", "−0.6", "7", "x", ""]
+    assert [show(v) for v in (None, 12.345, -0.55, -0.04, 7, "x", "")] == ["–", "12.3", "−0.6", "0.0", "7", "x", ""]
     assert show(12.346, 2) == "12.35"
 
 

@@ -172,10 +172,10 @@ def old_and_new(results: Results, metric: str, index: int = -1) -> tuple[float |
 
 
 def show(value: Cell, digits: int = 1) -> str:
-    """A number for people: a dash where nothing was measured, a true minus sign."""
+    """A number for people: a dash where nothing was measured, a true minus sign, none before zero."""
     if value is None:
         return MISSING
-    return f"{value:.{digits}f}".replace("-", "−") if isinstance(value, float) else str(value)
+    return f"{value:z.{digits}f}".replace("-", "−") if isinstance(value, float) else str(value)
 
 
 def to_html(table: Table, caption: str = "", digits: int = 2) -> Markup:
@@ -183,7 +183,7 @@ def to_html(table: Table, caption: str = "", digits: int = 2) -> Markup:
         tag("tr", tag("th", show(row[0], digits), scope="row"), [tag("td", show(cell, digits)) for cell in row[1:]])
         for row in table.rows
     ]
-    title = tag("caption", caption) if caption else None
+    title = tag("caption", tag("span", caption)) if caption else None
     written = tag("table", title, tag("thead", _html_header(table)), tag("tbody", body))
     return tag("div", written, class_="scroll", tabindex="0")
 
