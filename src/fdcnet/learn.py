@@ -38,6 +38,7 @@ from fdcnet.training.runtime import Runtime
 from fdcnet.training.seeding import seed_of
 from fdcnet.training.task import learn_task
 from fdcnet.versions import Version, add_version, after_tasks, rollback, versions, writing
+from fdcnet.wording import count
 
 __all__ = ["Accuracy", "Cancelled", "LearnReport", "Version", "after_tasks", "learn", "rollback", "versions"]
 
@@ -187,7 +188,7 @@ def _open(old: State | None, dataset: Dataset, runtime: Runtime, size: int, shar
         problem = f"None of the {len(train)} photos is new: the model has had all of them."
         raise UserError(problem, "Give photos that it has not seen yet.")
     if photos.num_left_out:
-        several = plan.count(photos.num_left_out, "photo")
+        several = count(photos.num_left_out, "photo")
         runtime.listener.note(f"Left out: {several} that the model holds or was measured with, or that came twice.")
     return photos
 
