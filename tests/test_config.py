@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,13 @@ def test_flags_beat_overrides_beat_the_recipe_beats_the_defaults(tmp_path: Path)
     loaded = config.load(recipe, ["train.batch_size=16", "seed=2"], seed=3, train__optim__lr=0.5, method=None)
     assert (loaded.seed, loaded.train.batch_size, loaded.train.base_epochs) == (3, 16, 9)
     assert (loaded.memory.budget, loaded.train.optim.lr, loaded.method) == (7, 0.5, Config().method)
+
+
+def test_one_key_of_a_group_leaves_its_others_as_they_are() -> None:
+    """Also in a group whose defaults are not those of its class."""
+    usual = config.load().drift.optim
+    assert usual != config.OptimConfig()
+    assert config.load(overrides=["drift.optim.lr=0.003"]).drift.optim == dataclasses.replace(usual, lr=0.003)
 
 
 def test_yaml_round_trip(tmp_path: Path) -> None:

@@ -15,7 +15,10 @@ import yaml
 
 from fdcnet.errors import UserError
 
-T = TypeVar("T")
+if typing.TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class OptimConfig:
     bias_factor: float = 2.0  # BAS
     momentum: float = 0.9  # BAS
     nesterov: bool = True  # BAS
-    weight_decay: float = 0.001  # ours: results/tuning.md, I; BAS: 5e-4
+    weight_decay: float = 0.001  # ours: results/tuning.md, I and J; BAS: 5e-4
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     decay_at: tuple[float, ...] = (0.8,)
     """`step` only: shares of the run after which the rate falls tenfold."""  # BAS: epoch 80 of 100
@@ -160,7 +163,7 @@ class DriftConfig:
     """Compensate class scores (g_dc-c); the paper's ablation switches it."""
     maps: bool = True
     """Compensate localization maps (g_dc-l)."""
-    epochs: int = 10  # ours: results/tuning.md; public code: 40
+    epochs: int = 10  # ours, for speed; public code: 40
     dc_loc: float = 1.0  # beta; public code
     new_photos: Literal["previous", "own"] = "own"  # ours: results/tuning.md; paper: previous
     """What photos of new classes teach: the previous network's scores of old classes (paper), which bring back what was
@@ -355,8 +358,8 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 
-def from_dict(kind: type[T], values: dict[str, Any], where: str = "") -> T:
-    """Build a settings dataclass, refusing unknown keys and values of the wrong type."""
+def from_dict(kind: type[T], values: dict[str, Any], where: str = "", base: T | None = None) -> T:
+    """Build a settings dataclass, refusing unknown keys and values of the wrong type; the rest is as in `base`."""
     hints = typing.get_type_hints(kind)
     for key in values:
         if key not in hints:
@@ -365,10 +368,13 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str = "") -> T:
             raise UserError(f"There is no setting '{where}{key}'.", known)
     if kind is Protocol and "threshold" in values:
         values = {"threshold_source": "given in the settings"} | values
-    return kind(**{key: _convert(hints[key], value, f"{where}{key}") for key, value in values.items()})
+    base = kind() if base is None else base
+    given = {key: _convert(hints[key], value, f"{where}{key}", getattr(base, key)) for key, value in values.items()}
+    return dataclasses.replace(base, **given)
 
 
-def _convert(hint: Any, value: Any, key: str) -> Any:
+def _convert(hint: Any, value: Any, key: str, default: Any = None) -> Any:
+    """`default`: where the keys of a group that are not given come from."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         if isinstance(value, hint):
             return value
@@ -376,7 +382,7 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
             raise UserError(
                 f"'{key}' is a group of settings, not {value!r}.", f"Set its keys, such as {key}.{_first_key(hint)}."
             )
-        return from_dict(hint, value, f"{key}.")
+        return from_dict(hint, value, f"{key}.", default)
     origin = typing.get_origin(hint)
     if origin is Literal:
         choices = typing.get_args(hint)

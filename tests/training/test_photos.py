@@ -19,10 +19,10 @@ def phase_of(data: DataKind, outer: Phase | None = None) -> Phase:
 
 
 def photos_of(draw: bool = True, seed: int = 0) -> Photos:
-    """12 and 8 new photos of classes 2 and 3, and an exemplar memory of 3 photos of classes 0 and 1 each."""
+    """12 and 8 new photos of classes 2 and 3, and an exemplar memory of 4 photos of classes 0 and 1 each."""
     memory = ExemplarMemory(12)
     for label in (0, 1):
-        memory.add(label, torch.full((3, 2, 2, 3), label, dtype=torch.uint8), ["a", "b", "c"])
+        memory.add(label, torch.full((4, 2, 2, 3), label, dtype=torch.uint8), ["a", "b", "c", "d"])
     labels = torch.tensor([2] * 12 + [3] * 8)
     pixels = labels.to(torch.uint8)[:, None, None, None].expand(20, 2, 2, 3).contiguous()
     return gather_photos(pixels, labels, memory, TASK, draw, (seed, 2))
@@ -30,10 +30,10 @@ def photos_of(draw: bool = True, seed: int = 0) -> Photos:
 
 def test_exemplars_of_new_classes_are_drawn_beforehand() -> None:
     photos = photos_of()
-    assert (photos.num_new, photos.num_own, photos.num_drawn) == (20, 26, 6)
-    assert photos.labels[26:].tolist() == [2, 2, 2, 3, 3, 3]
+    assert (photos.num_new, photos.num_own, photos.num_drawn) == (20, 28, 8)
+    assert photos.labels[28:].tolist() == [2] * 4 + [3] * 4
     assert photos.pixels[:, 0, 0, 0].tolist() == photos.labels.tolist()
-    assert photos.from_memory.tolist() == [False] * 20 + [True] * 12
+    assert photos.from_memory.tolist() == [False] * 20 + [True] * 16
     assert photos_of(draw=False).num_drawn == 0
 
 
@@ -41,7 +41,7 @@ def test_exemplars_of_new_classes_are_drawn_beforehand() -> None:
 def test_every_kind_of_epoch_has_as_many_photos(data: DataKind) -> None:
     photos = photos_of(draw=needs_drawn(phase_of(data)))
     batches = indices_of(phase_of(data), photos, 4, (0, 1, "order"))
-    assert [len(batch) for batch in batches] == [4] * 6
+    assert [len(batch) for batch in batches] == [4] * 7
     assert [batch.tolist() for batch in batches] == [
         batch.tolist() for batch in indices_of(phase_of(data), photos, 4, (0, 1, "order"))
     ]

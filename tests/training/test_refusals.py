@@ -65,6 +65,7 @@ def test_a_file_name_that_is_no_text_does_no_harm(small_config: Make, tmp_path: 
         ("data.zoom=0", "data.zoom cannot be 0"),
         ("train.base_epochs=-1", "train.base_epochs cannot be -1"),
         ("distill.temperature=0", "distill.temperature cannot be 0"),
+        ("aanets.outer_every=1", "aanets.outer_every cannot be 1"),
         ("drift.optim.lr=-1", "drift.optim.lr cannot be -1"),
     ],
 )

@@ -64,7 +64,8 @@ class FOSTER(Method):
         outputs = teacher(batch.images, batch.labels)
         old_features, new_features = outputs.class_features.chunk(2, dim=1)
         with torch.no_grad():
-            before = state.previous.classifier.output(old_features).float().mean((2, 3))
+            old = state.previous.classifier
+            before = old.rectified(old.output(old_features)).float().mean((2, 3))
         losses = wsol_losses(state, outputs, batch, network=teacher, divisor=rarity)
         losses["expert"] = bas.classification(expert(new_features).float().mean((2, 3)), batch.labels)
         now, alike = outputs.scores[:, : before.shape[1]], torch.ones_like(before[0])

@@ -66,17 +66,17 @@ class Classifier(nn.Module):
         """-> tail features, class features, class map, activation map"""
         tail_features = self.tail(features)
         class_features = self.hidden(tail_features)
-        class_map = self._rectified(self.output(class_features))
+        class_map = self.rectified(self.output(class_features))
         if isinstance(self.output, LinearScores):
             return tail_features, class_features, class_map, class_map
-        return tail_features, class_features, class_map, self._rectified(self.output.activation(class_features))
+        return tail_features, class_features, class_map, self.rectified(self.output.activation(class_features))
 
     def score_of(self, features: Tensor, labels: Tensor) -> Tensor:
         """Pooled activation of each sample's own class: (B,)"""
         class_features = self.hidden(self.tail(features))
-        return self._rectified(self.output.activation_of(class_features, labels)).float().mean((1, 2))
+        return self.rectified(self.output.activation_of(class_features, labels)).float().mean((1, 2))
 
-    def _rectified(self, score_map: Tensor) -> Tensor:
+    def rectified(self, score_map: Tensor) -> Tensor:
         return F.relu(score_map) if self.score_relu else score_map
 
 

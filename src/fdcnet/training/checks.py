@@ -52,6 +52,7 @@ def refuse_settings(config: Config) -> None:
         ("train.step_epochs", train.step_epochs, train.step_epochs > 0, "1 or more"),
         ("drift.epochs", config.drift.epochs, config.drift.epochs > 0, "1 or more"),
         ("drift.optim.lr", config.drift.optim.lr, config.drift.optim.lr > 0, "a positive number, such as 0.01"),
+        ("aanets.outer_every", config.aanets.outer_every, config.aanets.outer_every > 1, "2 or more"),
         ("distill.temperature", config.distill.temperature, config.distill.temperature > 0, "a positive number"),
     ):
         if not fits:

@@ -102,6 +102,6 @@ class Sums:
             terms = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
             raise Diverged(
                 f"The loss is no finite number any more (phase {phase.name}, epoch {epoch}, step {step}: {terms}).\n"
-                "Start again in another folder with a lower rate (--set train.optim.lr=..., for the drift phase "
-                "drift.optim.lr) or with --set train.optim.clip_norm=5."
+                "Start again in another folder with a lower rate (--set train.optim.lr=...) or with --set "
+                "train.optim.clip_norm=5; for the drift phase, that is drift.optim.lr and drift.optim.clip_norm."
             )

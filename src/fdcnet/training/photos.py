@@ -33,7 +33,7 @@ class Photos:
 def gather_photos(
     pixels: Tensor, labels: Tensor, memory: ExemplarMemory, task: Task, draw: bool, seed_key: Key
 ) -> Photos:
-    """With `draw`, new classes get exemplars before they are learned: as many as each class will keep, by chance."""
+    """With `draw`, new classes get exemplars before they are learned: as many as an old class has, by chance."""
     num_new = len(labels)
     parts, names = [pixels], [labels]
     if len(memory):
@@ -41,7 +41,8 @@ def gather_photos(
         names.append(memory.all_labels())
     drawn = torch.empty(0, dtype=torch.int64)
     if draw and task.classes:
-        quota, generator = memory.quota(task.num_classes), rng(*seed_key, "drawn")
+        quota = max(map(len, memory.pixels.values()), default=memory.quota(task.num_classes))
+        generator = rng(*seed_key, "drawn")
         rows = [(labels == label).nonzero().squeeze(1) for label in range(task.num_old, task.num_classes)]
         drawn = torch.cat([own[torch.from_numpy(generator.permutation(len(own))[:quota])] for own in rows])
         parts.append(pixels[drawn.to(pixels.device)])
