@@ -23,9 +23,10 @@ MAY_IMPORT = {
     "memory": BOTTOM,
     "methods": {"config", "errors", "data", "losses", "models", "memory", "methods"},
     "bundle": BOTTOM | {"memory", "methods"},
+    "lock": {"errors"},
     "record": {"errors"},
     "evaluation": {"config", "errors", "geometry", "data", "evaluation"},
-    "training": BOTTOM | {"memory", "methods", "bundle", "record", "evaluation", "training"},
+    "training": BOTTOM | {"memory", "methods", "bundle", "lock", "record", "evaluation", "training"},
     "report": {"config", "errors", "wording", "record", "report"},
 }
 """Parts that are not named here (the command, the page, what is built on all the rest) may import any of these."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import fdcnet
 from fdcnet.bundle import FORMAT, has_bundle, load_bundle, read_description, save_bundle
@@ -113,6 +114,24 @@ def test_a_damaged_description_is_refused(text: str, state: State, tmp_path: Pat
     assert "fdcnet.json is damaged" in refused(tmp_path / "model").problem
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"classes": 3}, {"classes": ["a", "b", "c"]}, {"classes": [{"name": None, "task": 1}] * 3}),
+        *({"task_sizes": 3}, {"task_sizes": [1, 1]}, {"task_sizes": [-1, 4]}, {"task_sizes": [10**12]}),
+        *({"num_compensated": -1}, {"num_compensated": "x"}, {"num_compensated": 10**9}),
+        *({"config": None}, {"config": {"model": None}}, {"lineage": 7}),
+        *({"config": {"model": {"backbone": "tiny", "head_width": width}}} for width in (-1, 10**9)),
+        {"config": {"model": {}, "protocols": []}},
+    ],
+)
+def test_a_description_that_makes_no_sense_is_refused(change: dict[str, object], state: State, tmp_path: Path) -> None:
+    save_bundle(state, tmp_path / "model")
+    file = tmp_path / "model" / "fdcnet.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    assert "fdcnet.json is damaged" in refused(tmp_path / "model").problem
+
+
 def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
@@ -123,7 +142,15 @@ def swap_for_another_model(file: Path) -> None:
     save_file({f"layer{i}.weight": torch.ones(2) for i in range(40)}, file)
 
 
-@pytest.mark.parametrize("damage", [cut, swap_for_another_model, Path.unlink, lambda file: file.write_bytes(b"")])
+def spoil(file: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    save_file(load_file(file) | {"localizer.weight": load_file(file)["localizer.weight"] * float("nan")}, file)
+
+
+@pytest.mark.parametrize(
+    "damage", [cut, spoil, swap_for_another_model, Path.unlink, lambda file: file.write_bytes(b"")]
+)
 def test_damaged_weights_are_refused(damage: Callable[[Path], None], state: State, tmp_path: Path) -> None:
     save_bundle(state, tmp_path / "model")
     damage(tmp_path / "model" / "weights.safetensors")
@@ -138,6 +165,35 @@ def test_a_damaged_memory_is_refused(damage: Callable[[Path], None], file: str, 
     save_bundle(state, tmp_path / "model")
     damage(tmp_path / "model" / "memory" / file)
     assert "memory is damaged" in refused(tmp_path / "model").problem
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"label": label} for label in (3, -1, "0", 1.5, [0], None)),
+        *({"file": "../../../secret.png"}, {"file": "/secret.png"}, {"file": "small.png"}, {"file": "grey.png"}),
+        {"file": "text.png"},
+    ],
+)
+def test_a_memory_that_makes_no_sense_is_refused(change: dict[str, object], state: State, tmp_path: Path) -> None:
+    """Above all, no other file of the machine becomes an exemplar."""
+    save_bundle(state, tmp_path / "model")
+    images = tmp_path / "model" / "memory" / "images"
+    Image.new("RGB", (40, 40)).save(tmp_path / "secret.png")
+    Image.new("RGB", (32, 32)).save(images / "small.png")
+    Image.new("L", (40, 40)).save(images / "grey.png")
+    (images / "text.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 40\n")
+    manifest = tmp_path / "model" / "memory" / "manifest.jsonl"
+    first, *others = manifest.read_text().splitlines()
+    manifest.write_text("\n".join([json.dumps(json.loads(first) | change), *others]))
+    assert "memory is damaged" in refused(tmp_path / "model").problem
+
+
+@pytest.mark.parametrize("name", ["a\u2028b.jpg", "a\x85b.jpg", "a\x1cb.jpg", "a\nb.jpg"])
+def test_any_name_of_a_photo_comes_back(name: str, state: State, tmp_path: Path) -> None:
+    state.memory.names[1] = [name]
+    save_bundle(state, tmp_path / "model")
+    assert load_bundle(tmp_path / "model").memory.names[1] == [name]
 
 
 class Killed(BaseException):

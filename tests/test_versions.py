@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -21,7 +23,7 @@ from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.network import new_network
-from fdcnet.versions import add_version, after_tasks, can_go_back, rollback, versions, writing
+from fdcnet.versions import add_version, after_tasks, can_go_back, is_unborn, rollback, versions, writing
 
 
 @pytest.fixture
@@ -214,6 +216,85 @@ def test_the_lock_of_a_killed_process_is_void(make: Callable[..., State], tmp_pa
     assert (model / "lock").exists() and (model / "versions" / "2.new").exists()
     assert add(make("a", "b", "c"), model) == 2
     assert numbers(model) == [1, 2]
+
+
+def test_a_copied_version_becomes_a_model_of_its_own(make: Callable[..., State], tmp_path: Path) -> None:
+    for names in ("ab", "abc", "abcd"):
+        add(make(*names), tmp_path / "model")
+    shutil.copytree(tmp_path / "model" / "versions" / "3", tmp_path / "copy")  # its learned.json says: parent 2
+    assert add(make(*"abcde"), tmp_path / "copy") == 2
+    assert [(version.number, version.parent) for version in versions(tmp_path / "copy")] == [(1, None), (2, 1)]
+    assert rollback(tmp_path / "copy").classes == tuple("abcd")
+
+
+def test_a_version_that_was_half_removed_is_none(make: Callable[..., State], tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    for names in ("ab", "abc", "abcd"):
+        add(make(*names), model)
+    (model / "versions" / "2" / "fdcnet.json").unlink()
+    assert numbers(model) == [1, 3]
+    assert add(make(*"abcde"), model) == 4
+    assert not (model / "versions" / "2").exists()
+
+
+@pytest.mark.parametrize("at", ["lock", "new", "version"])
+def test_a_killed_first_lesson_can_be_repeated(make: Callable[..., State], tmp_path: Path, at: str) -> None:
+    model = tmp_path / "model"
+    (model / "versions" / "1.new").mkdir(parents=True)
+    (model / "lock").write_text("process 7 on nowhere")
+    if at == "lock":
+        (model / "versions" / "1.new").rmdir()
+        (model / "versions").rmdir()
+    if at == "version":  # all was done but for `current`
+        save_bundle(make("a", "b"), model / "versions" / "1")
+        assert classes(model) == ["a", "b"] and not is_unborn(model)
+    else:
+        assert is_unborn(model) and not has_bundle(model)
+    assert add(make("a", "b", "c"), model) == (2 if at == "version" else 1)
+    assert classes(model) == ["a", "b", "c"]
+    (tmp_path / "photos" / "versions").mkdir(parents=True)
+    (tmp_path / "photos" / "a.jpg").touch()
+    assert not is_unborn(tmp_path / "photos")
+
+
+def test_a_disk_without_room_for_the_lock_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(socket, "gethostname", full)  # while the lock is being written
+    with pytest.raises(UserError, match="No space left"), writing(tmp_path / "model"):
+        pass
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "{}}", '{"added": ["a"]}', '{"created": 7}', '{"created": "monday"}'])
+def test_damaged_facts_are_said_to_be_damaged(make: Callable[..., State], tmp_path: Path, text: str) -> None:
+    add(make("a", "b"), tmp_path / "model")
+    (tmp_path / "model" / "versions" / "1" / "learned.json").write_text(text)
+    with pytest.raises(UserError, match=r"learned\.json is damaged"):
+        versions(tmp_path / "model")
+
+
+def test_readers_see_whole_versions_while_others_are_removed(make: Callable[..., State], tmp_path: Path) -> None:
+    model, problems = tmp_path / "model", []
+    add(make("a", "b"), model)
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                assert sum(version.current for version in versions(model)) == 1
+                assert all(version.num_bytes >= 0 for version in versions(model))
+            except BaseException as error:
+                problems.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(12):
+        add(make("a", "b"), model, keep=0)
+    done.set()
+    reader.join()
+    assert problems == []
 
 
 def test_a_damaged_pointer_is_said_to_be_damaged(make: Callable[..., State], tmp_path: Path) -> None:

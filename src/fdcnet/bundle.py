@@ -3,10 +3,11 @@
 Where `fdcnet learn` has been, the folder holds several such bundles under versions/, and `current` names one of them.
 """
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from fdcnet.config import Config, from_dict, to_dict
 from fdcnet.data.cache import PixelCache
-from fdcnet.data.records import Record
+from fdcnet.data.records import BoxXYXY, Record
 from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
@@ -30,6 +31,11 @@ FORMAT = 1
 CURRENT = "current"
 VERSIONS = "versions"
 GIVEN = Path("memory/given.json")
+BROKEN = (
+    *(ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError),
+    *(RuntimeError, OSError, MemoryError, SafetensorError, Image.DecompressionBombError),
+)
+"""What reading files that somebody has tampered with may end in."""
 DESCRIBED = {"format", "method", "lineage", "classes", "task_sizes", "num_compensated", "config"}
 
 
@@ -70,28 +76,31 @@ def load_bundle(path: Path, memory: bool = True) -> State:
     """All that the next task needs, from the bundle alone. Without `memory` no photo is read: enough to predict."""
     path = found(path)  # once: meanwhile another version may become the current one
     description = read_description(path)
-    config = from_dict(Config, _as_written(description["config"]))
-    network = empty_network(
-        config.model,
-        description["lineage"],
-        len(description["classes"]),
-        description["num_compensated"],
-        config.drift,
-        description.get("mixed", False),
-    )
-    try:
-        network.load_state_dict(load_file(path / "weights.safetensors"))
-    except (SafetensorError, RuntimeError, OSError) as error:
-        raise _damaged(path / "weights.safetensors", error) from error
+    with _reading(path / "fdcnet.json"):
+        config = from_dict(Config, _as_written(description["config"]))
+        if not config.protocols:
+            raise ValueError("it has no protocol")
+        network = empty_network(
+            config.model,
+            description["lineage"],
+            len(description["classes"]),
+            description["num_compensated"],
+            config.drift,
+            description.get("mixed", False),
+        )
+    with _reading(path / "weights.safetensors"):
+        weights = load_file(path / "weights.safetensors")
+        network.load_state_dict(weights)
+        if not all(bool(value.isfinite().all()) for value in weights.values()):
+            raise ValueError("it holds values that are no finite numbers")
     exemplars, held_out = ExemplarMemory(config.memory.budget), None
     given: dict[str, bool] = {}
     if memory:
-        try:
-            _read_memory(path / "memory", exemplars)
-            held_out = _read_held_out(path / "held_out")
-            given = json.loads((path / GIVEN).read_bytes()) if (path / GIVEN).is_file() else {}
-        except (ValueError, KeyError, OSError) as error:
-            raise _damaged(path / "memory", error) from error
+        with _reading(path / "memory"):
+            _read_memory(path / "memory", exemplars, config.data.size, len(description["classes"]))
+            given = dict(json.loads((path / GIVEN).read_bytes())) if (path / GIVEN).is_file() else {}
+        with _reading(path / "held_out"):
+            held_out = _read_held_out(path / "held_out", config.data.size)
     return State(
         config=config,
         network=network.eval(),
@@ -124,8 +133,10 @@ def read_description(path: Path) -> dict[str, Any]:
         newer = description["format"] > FORMAT
         if not newer and (missing := DESCRIBED - description.keys()):
             raise ValueError(f"it does not say {', '.join(sorted(missing))}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(file, error) from error
+        if not newer:
+            _check_classes(description)
+    except BROKEN as error:
+        raise damaged(file, error) from error
     if newer:
         raise UserError(
             f"{path} was written by a newer fdcnet (format {description['format']}, this one reads {FORMAT}).",
@@ -134,21 +145,59 @@ def read_description(path: Path) -> dict[str, Any]:
     return description
 
 
+def _check_classes(description: dict[str, Any]) -> None:
+    names, sizes = [entry["name"] for entry in description["classes"]], description["task_sizes"]
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError("a class has no name")
+    if not all(type(size) is int and size > 0 for size in sizes) or sum(sizes) != len(names):
+        raise ValueError(f"it has {len(names)} classes, which is not the sum of its tasks")
+    if type(description["num_compensated"]) is not int or not 0 <= description["num_compensated"] <= len(names):
+        raise ValueError(f"it has {len(names)} classes, of which it cannot compensate as many as it says")
+
+
 def current_number(path: Path) -> int | None:
-    """The version that is in use; None for a bundle without versions."""
+    """The version that is in use; None for a bundle without versions.
+
+    Versions without `current` are what a kill leaves at the very end of a first lesson: then it is the newest one.
+    """
+    pointed = pointed_number(path)
+    if pointed is None and not (path / "fdcnet.json").is_file():
+        return max(kept_numbers(path), default=None)
+    return pointed
+
+
+def kept_numbers(path: Path) -> list[int]:
+    """Of the versions that are there, the oldest first."""
+    try:
+        entries = list((path / VERSIONS).iterdir())
+    except OSError:
+        return []
+    return sorted(int(entry.name) for entry in entries if entry.name.isdigit() and (entry / "fdcnet.json").is_file())
+
+
+def pointed_number(path: Path) -> int | None:
+    """What the file `current` says."""
     pointer = path / CURRENT
     try:
         text = pointer.read_text(encoding="ascii").strip()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise _damaged(pointer, error) from error
+        raise damaged(pointer, error) from error
     if not text.isdigit():
-        raise _damaged(pointer, ValueError("it names no version"))
+        raise damaged(pointer, ValueError("it names no version"))
     return int(text)
 
 
-def _damaged(file: Path, error: Exception) -> UserError:
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except BROKEN as error:
+        raise damaged(file, error) from error
+
+
+def damaged(file: Path, error: Exception) -> UserError:
     return UserError(f"{file} is damaged: {' '.join(str(error).split())[:200]}", "Restore the bundle from a copy.")
 
 
@@ -167,7 +216,12 @@ def _swap(new: Path, path: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
     new.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
+    remove_old(path)
+
+
+def remove_old(path: Path) -> None:
+    """What the bundle has taken the place of."""
+    shutil.rmtree(path.with_name(path.name + ".old"), ignore_errors=True)
 
 
 def _write_memory(memory: ExemplarMemory, folder: Path) -> None:
@@ -180,8 +234,10 @@ def _write_memory(memory: ExemplarMemory, folder: Path) -> None:
     _write_photos(folder, entries, photos)
 
 
-def _read_memory(folder: Path, memory: ExemplarMemory) -> None:
-    entries, images = _read_photos(folder)
+def _read_memory(folder: Path, memory: ExemplarMemory, size: int, num_classes: int) -> None:
+    entries, images = _read_photos(folder, size)
+    if not all(type(entry["label"]) is int and 0 <= entry["label"] < num_classes for entry in entries):
+        raise ValueError("a photo is of no class")
     for label in dict.fromkeys(entry["label"] for entry in entries):
         ranks = [i for i, entry in enumerate(entries) if entry["label"] == label]
         memory.add(label, torch.from_numpy(np.stack([images[i] for i in ranks])), [entries[i]["name"] for i in ranks])
@@ -195,14 +251,14 @@ def _write_held_out(photos: PixelCache, folder: Path) -> None:
     _write_photos(folder, entries, photos.pixels.cpu())
 
 
-def _read_held_out(folder: Path) -> PixelCache | None:
+def _read_held_out(folder: Path, size: int) -> PixelCache | None:
     if not folder.is_dir():
         return None
-    entries, images = _read_photos(folder)
+    entries, images = _read_photos(folder, size)
     if not entries:
         return None
     records = tuple(
-        Record(Path(entry["name"]), entry["class"], tuple(tuple(box) for box in entry["boxes_xyxy"]))
+        Record(Path(entry["name"]), entry["class"], tuple(_box(*box) for box in entry["boxes_xyxy"]))
         for entry in entries
     )
     return PixelCache(records, torch.tensor([entry["size"] for entry in entries]), torch.from_numpy(np.stack(images)))
@@ -221,11 +277,25 @@ def _write_png(file: Path, photo: Tensor) -> None:
     Image.fromarray(photo.numpy()).save(file, compress_level=1)
 
 
-def _read_photos(folder: Path) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
+def _read_photos(folder: Path, size: int) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
     text = (folder / "manifest.jsonl").read_text(encoding="utf-8")
-    entries = [json.loads(line) for line in text.splitlines()]
+    entries = [json.loads(line) for line in text.split("\n") if line]  # a photo's name may hold other line ends
     with ThreadPoolExecutor() as pool:
-        return entries, list(pool.map(lambda e: np.array(Image.open(folder / "images" / e["file"])), entries))
+        return entries, list(pool.map(lambda entry: _read_png(folder / "images", entry["file"], size), entries))
+
+
+def _read_png(folder: Path, name: str, size: int) -> np.ndarray:
+    """Nothing but what `_write_png` writes: a bundle may come from anywhere."""
+    if Path(name).name != name:
+        raise ValueError(f"{name} lies elsewhere")
+    with Image.open(folder / name, formats=("PNG",)) as image:
+        if (image.mode, image.size) != ("RGB", (size, size)):
+            raise ValueError(f"{name} is no photo of {size} x {size} pixels")
+        return np.array(image)
+
+
+def _box(x0: float, y0: float, x1: float, y1: float) -> BoxXYXY:
+    return float(x0), float(y0), float(x1), float(y1)
 
 
 def _write_text(path: Path, text: str) -> None:

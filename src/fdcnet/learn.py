@@ -37,7 +37,7 @@ from fdcnet.training.measure import measure
 from fdcnet.training.runtime import Runtime
 from fdcnet.training.seeding import seed_of
 from fdcnet.training.task import learn_task
-from fdcnet.versions import Version, add_version, after_tasks, rollback, versions, writing
+from fdcnet.versions import Version, add_version, after_tasks, is_unborn, rollback, versions, writing
 from fdcnet.wording import count
 
 __all__ = ["Accuracy", "Cancelled", "LearnReport", "Version", "after_tasks", "learn", "rollback", "versions"]
@@ -297,7 +297,7 @@ def _refuse_swapped(model: Path, photos: str | Path | Dataset) -> None:
     if not isinstance(photos, Dataset) and any((Path(photos) / file).is_file() for file in ("fdcnet.json", CURRENT)):
         problem = f"{photos} is a model: there are no photos to learn from."
         raise UserError(problem, "Name the model first, then the photos: fdcnet learn MODEL PHOTOS")
-    if model.exists() and not has_bundle(model) and (not model.is_dir() or any(model.iterdir())):
+    if model.exists() and not has_bundle(model) and not is_unborn(model):
         raise UserError(
             f"{model} is there already, and no model.",
             "Name the model first, then the photos: fdcnet learn MODEL PHOTOS",

@@ -56,7 +56,7 @@ class RunRecord:
             return record
         if record.folder.exists() and not record.folder.is_dir():
             raise UserError(f"{run_dir} is a file.", "Name a folder for the run.")
-        if record.folder.is_dir() and any(record.folder.iterdir()):
+        if record.folder.is_dir() and any(not is_leftover(entry) for entry in record.folder.iterdir()):
             raise UserError(f"{run_dir} is not empty and not a run.", "Choose an empty or a new folder.")
         record.folder.mkdir(parents=True, exist_ok=True)
         record._replace_run({"schema": SCHEMA, **facts, "started": now(), "finished": None, "seconds": None})
@@ -195,6 +195,11 @@ def beside(path: Path) -> Path:
     if len(os.fsencode(name)) > LONG_NAME:
         name = hashlib.sha256(os.fsencode(name)).hexdigest()
     return path.with_name(f".{name}.tmp")
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether it is a file that a kill has kept from its place."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
 
 
 def read_json(path: Path) -> Any:

@@ -11,24 +11,31 @@ import errno
 import json
 import os
 import shutil
-import socket
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from safetensors import SafetensorError
 
-from fdcnet.bundle import CURRENT, VERSIONS, current_number, found, has_bundle, read_description, write_bundle
+from fdcnet.bundle import (
+    BROKEN,
+    CURRENT,
+    VERSIONS,
+    current_number,
+    damaged,
+    found,
+    has_bundle,
+    kept_numbers,
+    pointed_number,
+    read_description,
+    write_bundle,
+)
 from fdcnet.errors import UserError
+from fdcnet.lock import LOCK, locked
 from fdcnet.methods.base import State
 
-if sys.platform != "win32":
-    import fcntl
-
-LOCK = "lock"
 LEARNED = "learned.json"
 BUNDLE = ("fdcnet.json", "weights.safetensors", "memory", "held_out", LEARNED)
 """What a bundle without versions consists of."""
@@ -51,8 +58,12 @@ class Version:
 
     @property
     def num_bytes(self) -> int:
-        files = (file for name in BUNDLE for file in (self.path / name, *(self.path / name).rglob("*")))
-        return sum(file.stat().st_size for file in files if file.is_file())
+        total = 0
+        with contextlib.suppress(FileNotFoundError):  # somebody is removing it
+            for name in BUNDLE:
+                files = (self.path / name, *(self.path / name).rglob("*"))
+                total += sum(file.stat().st_size for file in files if file.is_file())
+        return total
 
 
 def versions(path: Path) -> list[Version]:
@@ -61,7 +72,19 @@ def versions(path: Path) -> list[Version]:
     number = current_number(path)
     if number is None:
         return [_version(found(path), 1, True)] if has_bundle(path) else []
-    return [_version(path / VERSIONS / str(n), n, n == number) for n in _numbers(path)]
+    numbers = kept_numbers(path)
+    try:
+        return [_version(path / VERSIONS / str(n), n, n == number) for n in numbers]
+    except (UserError, OSError):
+        if (current_number(path), kept_numbers(path)) == (number, numbers):
+            raise
+        return versions(path)  # a writer has added or removed some meanwhile
+
+
+def is_unborn(path: Path) -> bool:
+    """Whether a folder holds nothing, or only what a killed first lesson has left: no model, and room for one."""
+    leftovers = {LOCK, VERSIONS, CURRENT + NEW}
+    return path.is_dir() and not has_bundle(path) and all(entry.name in leftovers for entry in path.iterdir())
 
 
 def after_tasks(path: Path) -> dict[int, Version]:
@@ -76,7 +99,7 @@ def _line(path: Path) -> list[Version]:
     """The current version, its parent, and so on, as far as they are kept."""
     known = {version.number: version for version in versions(path)}
     line = [version for version in known.values() if version.current]
-    while line and (parent := known.get(line[-1].parent or 0)):
+    while line and (parent := known.get(line[-1].parent or 0)) and parent.number < line[-1].number:
         line.append(parent)
     return line
 
@@ -84,11 +107,11 @@ def _line(path: Path) -> list[Version]:
 def add_version(state: State, path: Path, learned: Mapping[str, Any], keep: int) -> Version:
     """Write `state` as the newest version and make it the current one; all but `keep` earlier ones go."""
     parent = current_number(path) or (1 if has_bundle(path) else None)
-    number = 1 + max([*_numbers(path), parent or 0])
+    number = 1 + max([*kept_numbers(path), parent or 0])
     beside = path / VERSIONS / f"{number}{NEW}"
     try:
         with _room_for(path):
-            if parent and current_number(path) is None:
+            if parent and pointed_number(path) is None:
                 _adopt(path)
             write_bundle(state, beside)
             facts = {"version": number, "parent": parent, "created": datetime.now(UTC).isoformat(timespec="seconds")}
@@ -97,8 +120,8 @@ def add_version(state: State, path: Path, learned: Mapping[str, Any], keep: int)
             _point(path, number)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
-        if current_number(path) != number:
-            shutil.rmtree(path / VERSIONS / str(number), ignore_errors=True)
+        if pointed_number(path) != number:
+            _remove(path, number)
         raise
     _prune(path, keep)
     return _version(path / VERSIONS / str(number), number, True)
@@ -106,7 +129,7 @@ def add_version(state: State, path: Path, learned: Mapping[str, Any], keep: int)
 
 def can_go_back(path: Path) -> bool:
     """Whether `rollback` finds an earlier version."""
-    return any(number < (current_number(path) or 1) for number in _numbers(path))
+    return any(number < (current_number(path) or 1) for number in kept_numbers(path))
 
 
 def rollback(path: Path, to: int | None = None) -> Version:
@@ -134,46 +157,34 @@ def rollback(path: Path, to: int | None = None) -> Version:
 def writing(path: Path) -> Iterator[None]:
     """Only one writer at a time, in this process or any other; readers go on. The lock of a dead process is void."""
     created = [folder for folder in (path, *path.parents) if not folder.exists()]
-    try:
-        if not path.exists() and has_bundle(path):
-            found(path).rename(path)  # or an empty folder would hide it
-        path.mkdir(parents=True, exist_ok=True)
-        file = _lock(path)
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror or error}.", "Choose a folder that you may write to."
-        ) from error
-    try:
-        for leftover in (path / VERSIONS).glob(f"*{NEW}"):  # of a writer that was killed
-            shutil.rmtree(leftover, ignore_errors=True)
-        yield
-    finally:
-        (path / LOCK).unlink(missing_ok=True)
-        file.close()
-        with contextlib.suppress(OSError):  # nothing came of it: leave nothing
-            for folder in (path / VERSIONS, *created):
-                if folder.exists():
-                    folder.rmdir()
-
-
-def _lock(path: Path) -> TextIO:
-    while True:
-        file = (path / LOCK).open("a+", encoding="utf-8")
+    with contextlib.ExitStack() as leaving:
+        leaving.callback(_remove_empty, *created)  # nothing came of it: leave nothing
         try:
-            if sys.platform != "win32":
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if (path / LOCK).exists() and os.fstat(file.fileno()).st_ino == (path / LOCK).stat().st_ino:
-                break
-            file.close()  # its last holder has just removed it: take a new one
-        except BlockingIOError as error:
-            file.seek(0)
-            who = file.read().strip() or "another process"
-            file.close()
-            raise UserError(f"{path} is being changed by {who}.", "Wait until it is done, then try again.") from error
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    file.flush()
-    return file
+            if not path.exists() and has_bundle(path):
+                found(path).rename(path)  # or an empty folder would hide it
+            path.mkdir(parents=True, exist_ok=True)
+            leaving.enter_context(locked(path))
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be written: {error.strerror or error}.", "Choose a folder that you may write to."
+            ) from error
+        leaving.callback(_remove_empty, path / VERSIONS)
+        _sweep(path)
+        yield
+
+
+def _remove_empty(*folders: Path) -> None:
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def _sweep(path: Path) -> None:
+    """What a writer that was killed has left."""
+    for folder in (path / VERSIONS).glob("*"):
+        half_removed = folder.name.isdigit() and not (folder / "fdcnet.json").is_file()
+        if half_removed or folder.suffix == NEW:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -198,6 +209,8 @@ def _adopt(path: Path) -> None:
             shutil.copytree(path / name, beside / name)
         elif (path / name).exists():
             shutil.copy2(path / name, beside / name)
+    if (beside / LEARNED).is_file():  # a copy of another model's version: its parents are not here
+        _write(beside / LEARNED, json.dumps(_learned(beside) | {"version": 1, "parent": None}, indent=1))
     beside.rename(path / VERSIONS / "1")
 
 
@@ -208,32 +221,52 @@ def _prune(path: Path, keep: int) -> None:
         with contextlib.suppress(OSError):
             (path / name).unlink()
     line = [version.number for version in _line(path)]
-    others = [number for number in reversed(_numbers(path)) if number not in line]
+    others = [number for number in reversed(kept_numbers(path)) if number not in line]
     for number in [*line, *others][1 + keep :]:
-        shutil.rmtree(path / VERSIONS / str(number), ignore_errors=True)
+        _remove(path, number)
 
 
-def _numbers(path: Path) -> list[int]:
-    folder = path / VERSIONS
-    return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()) if folder.is_dir() else []
+def _remove(path: Path, number: int) -> None:
+    """In one move: a reader, or whoever comes after a kill, sees all of it or nothing."""
+    gone = path / VERSIONS / f"{number}{NEW}"
+    with contextlib.suppress(OSError):
+        (path / VERSIONS / str(number)).rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _version(path: Path, number: int, current: bool) -> Version:
     description = read_description(path)
-    learned = json.loads((path / LEARNED).read_text(encoding="utf-8")) if (path / LEARNED).is_file() else {}
     classes = tuple(entry["name"] for entry in description["classes"])
     changed = datetime.fromtimestamp((path / "fdcnet.json").stat().st_mtime, UTC)
+    learned = _learned(path)
+    try:
+        created = datetime.fromisoformat(learned["created"]) if learned else changed
+        added = tuple(map(str, learned.get("added", classes)))
+    except BROKEN as error:
+        raise damaged(path / LEARNED, error) from error
     return Version(
         number=number,
         path=path,
         current=current,
         parent=learned.get("parent"),
-        created=datetime.fromisoformat(learned["created"]) if learned else changed,
+        created=created,
         classes=classes,
         num_tasks=len(description["task_sizes"]),
-        added=tuple(learned.get("added", classes)),
+        added=added,
         learned=learned,
     )
+
+
+def _learned(bundle: Path) -> dict[str, Any]:
+    if not (bundle / LEARNED).is_file():
+        return {}
+    try:
+        learned = json.loads((bundle / LEARNED).read_text(encoding="utf-8"))
+        if not isinstance(learned, dict):
+            raise TypeError("it holds no facts")
+    except BROKEN as error:
+        raise damaged(bundle / LEARNED, error) from error
+    return learned
 
 
 def _point(path: Path, number: int) -> None:

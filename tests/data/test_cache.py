@@ -1,6 +1,7 @@
 import io
 import json
 import os
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from PIL import Image
 
 from fdcnet.data.cache import PixelCache, _replacing, _sweep, default_cache_dir, fingerprint
-from fdcnet.data.decode import BadImage, decode, decode_with_size, image_size
+from fdcnet.data.decode import BadImage, decode, decode_with_size, image_size, upright
 from fdcnet.data.records import Record
 from fdcnet.errors import UserError
 
@@ -180,9 +181,29 @@ def test_what_is_no_image_is_refused(data: bytes) -> None:
         decode(data, 8)
 
 
-def test_no_interpreter_is_started_for_a_file() -> None:
-    with pytest.raises(BadImage, match="EPS files are not read"):
-        decode(encoded(Image.new("RGB", (9, 9)), "EPS"), 8)
+def test_no_interpreter_is_started_for_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor for what lies inside of another kind of file."""
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    drawing = encoded(Image.new("RGB", (9, 9)), "EPS")
+    fields = [(3, 60, b"\1\0"), (3, 20, b"\0\11"), (3, 30, b"\0\11"), (3, 120, b"\5"), (8, 10, drawing), (9, 0, b"")]
+    parts = (bytes([0x1C, record, number]) + struct.pack(">H", len(data)) + data for record, number, data in fields)
+    for data in (drawing, b"".join(parts)):
+        with pytest.raises(BadImage, match="not an image"):
+            decode(data, 8)
+    assert not (tmp_path / "started").exists()
+
+
+def test_deep_photos_are_converted_a_few_rows_at_a_time() -> None:
+    """As if it were done at once: 16 bits, and floats that are stretched from their least to their largest."""
+    ramp = np.arange(600 * 4, dtype=np.uint16).reshape(600, 4) * 27
+    expected = np.rint(ramp * (255 / 65535)).astype(np.uint8)
+    assert (np.asarray(upright(Image.fromarray(ramp)))[..., 0] == expected).all()
+    floats = np.linspace(-1, 3, 2400, dtype=np.float32).reshape(600, 4)
+    floats[300, 0] = np.nan
+    stretched = np.where(np.isnan(floats), 0.0, floats).astype(np.float64) + 1
+    assert (np.asarray(upright(Image.fromarray(floats)))[..., 0] == np.rint(stretched * (255 / 4.0))).all()
 
 
 def test_reasons_are_short() -> None:
@@ -402,6 +423,14 @@ def test_real_photos(shared_data: Path, tmp_path: Path) -> None:
     assert cache.broken == []
     with Image.open(paths[7]) as image:
         assert np.array_equal(cache.pixels[7].numpy(), np.asarray(image.convert("RGB")))
+
+
+def test_a_limit_that_is_no_number_is_refused(
+    records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FDCNET_CACHE_GB", "much")
+    with pytest.raises(UserError, match="FDCNET_CACHE_GB cannot be 'much'"):
+        PixelCache.build(records, 8, tmp_path / "cache", CPU)
 
 
 def test_the_cache_keeps_within_its_limit(

@@ -158,6 +158,9 @@ def test_coco_crowd_boxes_do_not_count(tmp_path: Path) -> None:
         (coco([(1, "1.jpg")], [(1, 8, None)]), "annotation 0: there is no category 8"),
         (coco([(1, "1.jpg")], [(1, 7, [1, 1, 0, 5])]), "annotation 0: the box 1,1,1,6 is empty"),
         (coco([(1, "1.jpg")], [(1, 7, [1, 1, 5])]), "annotation 0: .* are not the four numbers"),
+        (coco([(1, "1.jpg")], [(1, 7, [1, 1, 5, 10**400])]), "annotation 0: .* are not the four numbers"),
+        (coco([(1, "n" * 5000)], [(1, 7, None)]), "which is not there"),
+        ("[" * 200_000, "is not valid JSON"),
     ],
 )
 def test_coco_mistakes(tmp_path: Path, text: str, problem: str) -> None:

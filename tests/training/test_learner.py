@@ -13,6 +13,7 @@ from fdcnet.bundle import load_bundle
 from fdcnet.config import Config
 from fdcnet.data.records import Dataset, Task
 from fdcnet.errors import UserError
+from fdcnet.lock import locked
 from fdcnet.methods.base import State
 from fdcnet.record import RunRecord
 from fdcnet.training.checkpoint import FILE
@@ -144,6 +145,52 @@ def test_resuming_with_other_settings_is_refused(small_dataset: Dataset, small_c
     with pytest.raises(UserError, match="other classes than when"):
         train(small_config("finetune"), small_dataset.first(3), tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_resuming_with_other_test_photos_is_refused(small_dataset: Dataset, small_config: Make, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(small_config("finetune"), small_dataset, tmp_path / "run", listener=KillInTask(1))
+    with pytest.raises(UserError, match="The test photos are not the same"):
+        train(
+            small_config("finetune"), replace(small_dataset, test=small_dataset.test[1:]), tmp_path / "run", resume=True
+        )
+
+
+def test_a_run_has_one_writer(small_dataset: Dataset, small_config: Make, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(small_config("finetune"), small_dataset, tmp_path / "run", listener=KillInTask(1))
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with locked(tmp_path / "run"), pytest.raises(UserError, match="is being changed by process"):
+        train(small_config("finetune"), small_dataset, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+    train(small_config("finetune"), small_dataset, tmp_path / "run", resume=True)
+    assert not (tmp_path / "run" / "lock").exists()
+
+
+def test_a_kill_at_the_very_start_does_not_occupy_the_folder(
+    small_dataset: Dataset, small_config: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".run.json.tmp").touch()
+    train(small_config("joint", "train.base_epochs=1"), small_dataset, tmp_path / "run", resume=True)
+
+
+def test_what_a_kill_has_left_goes_before_a_run_is_finished(
+    small_dataset: Dataset, small_config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finish(record: RunRecord, seconds: float | None = None) -> None:
+        results = json.loads((record.folder / "results.json").read_text())
+        assert len(results["tasks"]) == 1, "written before the run counts as finished"
+        (record.folder / "model.old").mkdir()
+        raise Killed
+
+    config = small_config("joint", "train.base_epochs=1")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunRecord, "finish", finish)
+        with pytest.raises(Killed):
+            train(config, small_dataset, tmp_path / "run")
+    train(config, small_dataset, tmp_path / "run", resume=True)
+    assert not (tmp_path / "run" / "model.old").exists()
 
 
 def test_resuming_a_finished_run_says_so(small_dataset: Dataset, small_config: Make, tmp_path: Path) -> None:

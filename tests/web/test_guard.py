@@ -48,7 +48,7 @@ def test_beyond_localhost_addresses_and_own_names_are_served_but_no_foreign_ones
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "http://localhost:9000", "http://localhost:8000.evil"]
+    "origin", ["http://evil.example", "null", "http://localhost:9000", "http://localhost:8000.evil", "http://["]
 )
 def test_foreign_origins_are_refused(origin: str) -> None:
     answer = client().post("/x", headers={"origin": origin})

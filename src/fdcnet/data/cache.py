@@ -249,7 +249,11 @@ def _sweep(cache_dir: Path) -> None:
 
 def _make_room(cache_dir: Path, needed: int) -> None:
     """Keep the folder within its limit. A file that another process has mapped stays readable to it."""
-    room = float(os.environ.get(LIMIT_VARIABLE, LIMIT_GB)) * 1e9 - needed
+    limit = os.environ.get(LIMIT_VARIABLE, LIMIT_GB)
+    try:
+        room = float(limit) * 1e9 - needed
+    except ValueError as error:
+        raise UserError(f"{LIMIT_VARIABLE} cannot be '{limit}'.", "Set it to a number of gigabytes.") from error
     blocks = []
     for sidecar in cache_dir.glob("*.json"):
         with contextlib.suppress(OSError):

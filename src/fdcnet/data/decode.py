@@ -21,7 +21,10 @@ UPRIGHT = {  # EXIF orientation -> what turns the stored pixels upright
 TOO_LARGE = "too large"
 ORIENTATION_TAG = 0x0112
 SIDEWAYS = (5, 6, 7, 8)
-RUNS_A_PROGRAM = ("EPS", "WMF", "EMF")  # Pillow hands these to an interpreter: never for a file of unknown origin
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+"""Pillow knows more, and hands some of them (EPS, also inside of others) to an interpreter: never for a file of unknown
+origin."""
+ROWS = 256  # converted at a time: as float64 a large photo would take gigabytes
 
 
 class BadImage(ValueError):
@@ -73,10 +76,8 @@ def image_size(path: Path) -> tuple[int, int]:
 
 def _open(source: Path | bytes) -> Image.Image:
     Image.init()  # otherwise the first threads race for the plugins, and some see a format as unknown
-    image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+    image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
     try:
-        if image.format in RUNS_A_PROGRAM:
-            raise BadImage(f"{image.format} files are not read")
         refuse_bomb(image.size)
     except BadImage:
         image.close()
@@ -145,14 +146,23 @@ def _is_transparent(image: Image.Image) -> bool:
 def _to_bytes(values: np.ndarray) -> np.ndarray:
     """Grey values of any depth to 0..255. White is 65535 for integers, and for floats the nearest of 1, 255 and 65535
     that holds them all; values outside these ranges are stretched from their least to their largest."""
+    parts = [slice(start, start + ROWS) for start in range(0, len(values), ROWS)]
+    low = min(_levels(values[part]).min() for part in parts)
+    high = max(_levels(values[part]).max() for part in parts)
+    whites = (1.0, 255.0, 65535.0) if values.dtype.kind == "f" else (65535.0,)
+    white, black = next((white for white in whites if high <= white), None), 0.0
+    if low < 0 or white is None:
+        white, black = max(high - low, 1e-12), low
+    grey = np.empty(values.shape, np.uint8)
+    for part in parts:
+        grey[part] = np.rint((_levels(values[part]) - black) * (255.0 / white))
+    return grey
+
+
+def _levels(values: np.ndarray) -> np.ndarray:
     levels = values.astype(np.float64)
     levels[~np.isfinite(levels)] = 0.0
-    low, high = levels.min(), levels.max()
-    whites = (1.0, 255.0, 65535.0) if values.dtype.kind == "f" else (65535.0,)
-    white = next((white for white in whites if high <= white), None)
-    if low < 0 or white is None:
-        levels, white = levels - low, max(high - low, 1e-12)
-    return np.rint(levels * (255.0 / white)).astype(np.uint8)
+    return levels
 
 
 def _reason(error: Exception) -> str:

@@ -1,15 +1,17 @@
 """The task loop: learn the new classes, keep some exemplars, save the model, measure it, go on."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fdcnet.bundle import has_bundle, load_bundle, save_bundle
+from fdcnet.bundle import has_bundle, load_bundle, remove_old, save_bundle
 from fdcnet.config import Config
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Dataset, Task
 from fdcnet.data.stream import make_stream
 from fdcnet.errors import UserError
+from fdcnet.lock import locked
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import find_method
 from fdcnet.methods.base import Method, State
@@ -58,15 +60,19 @@ class Learner:
         self.test_photos: PixelCache | None = None
 
     def run(self, resume: bool, base_model: Path | None) -> dict[str, Any]:
-        try:
+        goes_on = resume and self.folder.record.exists()
+        with contextlib.ExitStack() as leaving:
+            leaving.callback(self.listener.close)
+            if goes_on:
+                leaving.enter_context(locked(self.folder.path))
             state = self._start(resume, base_model)
             self._open_photos(state)
             self.folder.open(resume, describe(self.runtime.device), base_model)
+            if not goes_on:
+                leaving.enter_context(locked(self.folder.path))
             if base_model and not has_bundle(self.folder.model):
                 save_bundle(state, self.folder.model)  # so that a resumed run needs nothing else
             return self._run_tasks(state)
-        finally:
-            self.listener.close()
 
     def _run_tasks(self, state: State) -> dict[str, Any]:
         for task in self.stream:
@@ -80,8 +86,11 @@ class Learner:
                 self._measure(state, task)
                 results = self.folder.write_results(task.number)
                 self.listener.task_ended(task, results["tasks"][-1])
+        remove_checkpoint(self.folder.path)  # a kill may have kept it, or the model before the last
+        remove_old(self.folder.model)
+        results = self.folder.write_results(len(self.stream))
         self.folder.record.finish(self.folder.seconds())
-        return self.folder.write_results(len(self.stream))
+        return results
 
     def _start(self, resume: bool, base_model: Path | None) -> State:
         """From the saved model where a run goes on, else a new network. Nothing is written before this has worked."""

@@ -62,6 +62,12 @@ class RunFolder(Journal):
                 f"The photos have other classes than when {self.path} was started.",
                 "Restore the class folders, or start a new run in another folder.",
             )
+        test = fingerprint(self.stream[-1].test)
+        if recorded["data"].get("test_fingerprint", test) != test:
+            raise UserError(
+                f"The test photos are not the same as when {self.path} was started.",
+                "Restore them, or start a new run in another folder: else its tasks could not be compared.",
+            )
         saved = checkpoint.read_checkpoint(self.path)
         if saved:
             begun = self.stream[saved.position.task - 1]
@@ -165,6 +171,7 @@ class RunFolder(Journal):
                 "name": self.dataset_name,
                 "fingerprint": fingerprint([*(record for task in self.stream for record in task.train), *test]),
                 "task_fingerprints": [fingerprint(task.train) for task in self.stream],
+                "test_fingerprint": fingerprint(test),
                 "num_train": sum(len(task.train) for task in self.stream),
                 "num_test": len(test),
             },

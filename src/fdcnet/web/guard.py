@@ -83,7 +83,7 @@ class Guard:
 
     def _check_origin(self, scope: Scope, headers: Headers) -> None:
         origin = headers.get("origin")
-        foreign = origin is not None and urlsplit(origin).netloc != headers.get("host")
+        foreign = origin is not None and _place(origin) != headers.get("host")
         if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             opens_page = scope["method"] == "GET" and scope["path"] == "/"
             foreign = foreign or not (opens_page and headers.get("sec-fetch-mode") == "navigate")
@@ -109,6 +109,13 @@ class Guard:
 
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(), (self.token or "").encode())
+
+
+def _place(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def refusal(error: UserError) -> JSONResponse:

@@ -11,7 +11,7 @@ from fdcnet.bundle import VERSIONS, current_number, has_bundle, read_description
 from fdcnet.data.decode import upright
 from fdcnet.predict import Localizer, Options
 from fdcnet.prediction import ClassScore, Prediction
-from fdcnet.versions import after_tasks, versions
+from fdcnet.versions import after_tasks, is_unborn, versions
 from fdcnet.web.guard import Refused
 from fdcnet.wording import count
 
@@ -126,7 +126,7 @@ class Model:
         return folder if (folder / "run.json").is_file() else None
 
     def refuse_what_is_no_model(self) -> None:
-        if self.path.exists():
+        if self.path.exists() and not is_unborn(self.path):
             read_description(self.path)
 
 

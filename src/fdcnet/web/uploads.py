@@ -67,7 +67,7 @@ def _sort(form: FormData, upload: Upload) -> None:
             raise Refused(400, f"The field '{name[:40]}' is not expected here.", HOW)
     if not photos:
         raise Refused(400, "No photo was sent.", HOW)
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(2) as pool:  # each may hold a large photo
         problems = list(pool.map(lambda photo: _store(photo[2], photo[0]), photos))
     for (path, label, sent), problem in zip(photos, problems, strict=True):
         if problem is None:

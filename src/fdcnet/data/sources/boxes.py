@@ -20,7 +20,7 @@ def make_box(values: Sequence[str | float], where: str) -> BoxXYXY:
     """Four numbers as a box; `where` names the file and row for the error."""
     try:
         x0, y0, x1, y1 = map(float, values)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UserError(f"{where}: {list(values)} are not the four numbers of a box.", _REMEDY) from None
     box = (x0, y0, x1, y1)
     if fault := impossible(box):

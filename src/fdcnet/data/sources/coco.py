@@ -80,7 +80,7 @@ def _files(root: Path) -> dict[Split, Path]:
 def _read_file(file: Path, root: Path) -> _Contents:
     try:
         document = json.loads(file.read_text(encoding="utf-8-sig"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not valid JSON: {error}.", "Export it again.") from error
     try:
         return _contents(document, file, root)
@@ -120,7 +120,7 @@ def _box(thing: dict[str, Any], file: Path) -> BoxXYXY:
     where = f"{file} annotation {thing.get('id', '?')}"
     try:
         x, y, width, height = map(float, thing["bbox"])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return make_box(thing["bbox"], where)
     return make_box((x, y, x + width, y + height), where)
 
@@ -149,7 +149,9 @@ def _names_in_id_order(contents: dict[Split, _Contents]) -> list[str]:
                     f"Category {number} is '{by_id[number]}' in one file and '{name}' in another.",
                     "Export them together.",
                 )
-    return list(dict.fromkeys(by_id[number] for number in sorted(by_id)))
+    return list(
+        dict.fromkeys(by_id[number] for number in sorted(by_id, key=lambda number: (type(number).__name__, number)))
+    )
 
 
 def _notes(contents: dict[Split, _Contents], unused: list[str]) -> list[str]:

@@ -110,7 +110,12 @@ class FileIndex:
         if folder not in self._names:
             self._names[folder] = frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()  # noqa: PTH208
         names = self._names[folder]
-        return path.name in names or (bool(names) and path.is_file())  # the second: a file system blind to case
+        if path.name in names:
+            return True
+        try:
+            return bool(names) and path.is_file()  # a file system blind to case
+        except OSError:  # no file system allows such a name
+            return False
 
 
 def _ignored(name: str) -> bool:
