@@ -252,6 +252,7 @@ def test_a_killed_first_lesson_can_be_repeated(make: Callable[..., State], tmp_p
         assert is_unborn(model) and not has_bundle(model)
     assert add(make("a", "b", "c"), model) == (2 if at == "version" else 1)
     assert classes(model) == ["a", "b", "c"]
+    assert numbers(model) == ([1, 2] if at == "version" else [1])
     (tmp_path / "photos" / "versions").mkdir(parents=True)
     (tmp_path / "photos" / "a.jpg").touch()
     assert not is_unborn(tmp_path / "photos")

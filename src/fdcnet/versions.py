@@ -74,6 +74,8 @@ def versions(path: Path) -> list[Version]:
         return [_version(found(path), 1, True)] if has_bundle(path) else []
     numbers = kept_numbers(path)
     try:
+        if number not in numbers:
+            read_description(path / VERSIONS / str(number))  # says what is wrong
         return [_version(path / VERSIONS / str(n), n, n == number) for n in numbers]
     except (UserError, OSError):
         if (current_number(path), kept_numbers(path)) == (number, numbers):
@@ -111,7 +113,7 @@ def add_version(state: State, path: Path, learned: Mapping[str, Any], keep: int)
     beside = path / VERSIONS / f"{number}{NEW}"
     try:
         with _room_for(path):
-            if parent and pointed_number(path) is None:
+            if parent and current_number(path) is None:
                 _adopt(path)
             write_bundle(state, beside)
             facts = {"version": number, "parent": parent, "created": datetime.now(UTC).isoformat(timespec="seconds")}
