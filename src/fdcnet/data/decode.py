@@ -146,17 +146,14 @@ def _is_transparent(image: Image.Image) -> bool:
 def _to_bytes(values: np.ndarray) -> np.ndarray:
     """Grey values of any depth to 0..255. White is 65535 for integers, and for floats the nearest of 1, 255 and 65535
     that holds them all; values outside these ranges are stretched from their least to their largest."""
-    parts = [slice(start, start + ROWS) for start in range(0, len(values), ROWS)]
-    low = min(_levels(values[part]).min() for part in parts)
-    high = max(_levels(values[part]).max() for part in parts)
+    parts = [values[start : start + ROWS] for start in range(0, len(values), ROWS)]
+    ranges = [(levels.min(), levels.max()) for levels in map(_levels, parts)]
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     whites = (1.0, 255.0, 65535.0) if values.dtype.kind == "f" else (65535.0,)
     white, black = next((white for white in whites if high <= white), None), 0.0
     if low < 0 or white is None:
         white, black = max(high - low, 1e-12), low
-    grey = np.empty(values.shape, np.uint8)
-    for part in parts:
-        grey[part] = np.rint((_levels(values[part]) - black) * (255.0 / white))
-    return grey
+    return np.concatenate([np.rint((_levels(part) - black) * (255.0 / white)).astype(np.uint8) for part in parts])
 
 
 def _levels(values: np.ndarray) -> np.ndarray:

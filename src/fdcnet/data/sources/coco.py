@@ -149,9 +149,8 @@ def _names_in_id_order(contents: dict[Split, _Contents]) -> list[str]:
                     f"Category {number} is '{by_id[number]}' in one file and '{name}' in another.",
                     "Export them together.",
                 )
-    return list(
-        dict.fromkeys(by_id[number] for number in sorted(by_id, key=lambda number: (type(number).__name__, number)))
-    )
+    in_order = sorted(by_id, key=lambda number: (type(number).__name__, number))
+    return list(dict.fromkeys(by_id[number] for number in in_order))
 
 
 def _notes(contents: dict[Split, _Contents], unused: list[str]) -> list[str]:
