@@ -76,7 +76,7 @@ def load_bundle(path: Path, memory: bool = True) -> State:
     """All that the next task needs, from the bundle alone. Without `memory` no photo is read: enough to predict."""
     path = found(path)  # once: meanwhile another version may become the current one
     description = read_description(path)
-    with _reading(path / "fdcnet.json"):
+    with reading(path / "fdcnet.json"):
         config = from_dict(Config, _as_written(description["config"]))
         if not config.protocols:
             raise ValueError("it has no protocol")
@@ -88,7 +88,7 @@ def load_bundle(path: Path, memory: bool = True) -> State:
             config.drift,
             description.get("mixed", False),
         )
-    with _reading(path / "weights.safetensors"):
+    with reading(path / "weights.safetensors"):
         weights = load_file(path / "weights.safetensors")
         network.load_state_dict(weights)
         if not all(bool(value.isfinite().all()) for value in weights.values()):
@@ -96,10 +96,10 @@ def load_bundle(path: Path, memory: bool = True) -> State:
     exemplars, held_out = ExemplarMemory(config.memory.budget), None
     given: dict[str, bool] = {}
     if memory:
-        with _reading(path / "memory"):
+        with reading(path / "memory"):
             _read_memory(path / "memory", exemplars, config.data.size, len(description["classes"]))
             given = dict(json.loads((path / GIVEN).read_bytes())) if (path / GIVEN).is_file() else {}
-        with _reading(path / "held_out"):
+        with reading(path / "held_out"):
             held_out = _read_held_out(path / "held_out", config.data.size)
     return State(
         config=config,
@@ -126,20 +126,18 @@ def has_bundle(path: Path) -> bool:
 
 def read_description(path: Path) -> dict[str, Any]:
     file = found(path) / "fdcnet.json"
-    if not file.is_file() and (kept := kept_numbers(path)):
-        problem = f"The current version of {path}, {current_number(path)}, is missing."
-        raise UserError(problem, f"Go back to one that is there: fdcnet rollback {path} --to {kept[-1]}")
     if not file.is_file():
+        if kept := kept_numbers(path):
+            problem = f"The current version of {path}, {current_number(path)}, is missing."
+            raise UserError(problem, f"Go back to one that is there: fdcnet rollback {path} --to {kept[-1]}")
         raise UserError(f"{path} is no model: it holds no fdcnet.json.", "Name a bundle, such as runs/NAME/model.")
-    try:
+    with reading(file):
         description: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         newer = description["format"] > FORMAT
         if not newer and (missing := DESCRIBED - description.keys()):
             raise ValueError(f"it does not say {', '.join(sorted(missing))}")
         if not newer:
             _check_classes(description)
-    except BROKEN as error:
-        raise damaged(file, error) from error
     if newer:
         raise UserError(
             f"{path} was written by a newer fdcnet (format {description['format']}, this one reads {FORMAT}).",
@@ -181,27 +179,24 @@ def kept_numbers(path: Path) -> list[int]:
 def pointed_number(path: Path) -> int | None:
     """What the file `current` says."""
     pointer = path / CURRENT
-    try:
-        text = pointer.read_text(encoding="ascii").strip()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise damaged(pointer, error) from error
-    if not text.isdigit():
-        raise damaged(pointer, ValueError("it names no version"))
-    return int(text)
+    with reading(pointer):
+        try:
+            text = pointer.read_text(encoding="ascii").strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not text.isdigit():
+            raise ValueError("it names no version")
+        return int(text)
 
 
 @contextlib.contextmanager
-def _reading(file: Path) -> Iterator[None]:
+def reading(file: Path) -> Iterator[None]:
+    """Whatever is wrong with the file, in words."""
     try:
         yield
     except BROKEN as error:
-        raise damaged(file, error) from error
-
-
-def damaged(file: Path, error: Exception) -> UserError:
-    return UserError(f"{file} is damaged: {' '.join(str(error).split())[:200]}", "Restore the bundle from a copy.")
+        problem = f"{file} is damaged: {' '.join(str(error).split())[:200]}"
+        raise UserError(problem, "Restore the bundle from a copy.") from error
 
 
 def found(path: Path) -> Path:

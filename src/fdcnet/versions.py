@@ -20,16 +20,15 @@ from typing import Any
 from safetensors import SafetensorError
 
 from fdcnet.bundle import (
-    BROKEN,
     CURRENT,
     VERSIONS,
     current_number,
-    damaged,
     found,
     has_bundle,
     kept_numbers,
     pointed_number,
     read_description,
+    reading,
     write_bundle,
 )
 from fdcnet.errors import UserError
@@ -247,11 +246,9 @@ def _version(path: Path, number: int, current: bool) -> Version:
     classes = tuple(entry["name"] for entry in description["classes"])
     changed = datetime.fromtimestamp((path / "fdcnet.json").stat().st_mtime, UTC)
     learned = _learned(path)
-    try:
+    with reading(path / LEARNED):
         created = datetime.fromisoformat(learned["created"]) if learned else changed
         added = tuple(map(str, learned.get("added", classes)))
-    except BROKEN as error:
-        raise damaged(path / LEARNED, error) from error
     return Version(
         number=number,
         path=path,
@@ -268,13 +265,11 @@ def _version(path: Path, number: int, current: bool) -> Version:
 def _learned(bundle: Path) -> dict[str, Any]:
     if not (bundle / LEARNED).is_file():
         return {}
-    try:
+    with reading(bundle / LEARNED):
         learned = json.loads((bundle / LEARNED).read_text(encoding="utf-8"))
         if not isinstance(learned, dict):
             raise TypeError("it holds no facts")
-    except BROKEN as error:
-        raise damaged(bundle / LEARNED, error) from error
-    return learned
+        return learned
 
 
 def _point(path: Path, number: int) -> None:
