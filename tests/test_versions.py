@@ -10,12 +10,14 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from fdcnet import bundle
 from fdcnet import versions as module
-from fdcnet.bundle import has_bundle, load_bundle, save_bundle
+from fdcnet.bundle import has_bundle, load_bundle, read_description, save_bundle
 from fdcnet.config import Config
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Record
@@ -276,6 +278,50 @@ def test_damaged_facts_are_said_to_be_damaged(make: Callable[..., State], tmp_pa
         versions(tmp_path / "model")
 
 
+READERS: dict[str, Callable[[Path], Any]] = {
+    "versions": lambda path: [(version.number, version.current, version.classes) for version in versions(path)],
+    "has_bundle": has_bundle,
+    "read_description": lambda path: len(read_description(path)["classes"]),
+    "load_bundle": classes,
+}
+AFTERWARDS = {
+    "versions": [(2, True, ("a", "b", "c"))],
+    "has_bundle": True,
+    "read_description": 3,
+    "load_bundle": ["a", "b", "c"],
+}
+
+
+@pytest.mark.parametrize(
+    ("reads", "looks_up"),
+    [("versions", "current_number"), ("versions", "kept_numbers")]
+    + [(reads, "found") for reads in ("has_bundle", "read_description", "load_bundle")],
+)
+@pytest.mark.parametrize("has_versions", [True, False])
+def test_a_reader_whose_version_is_removed_between_two_looks_reads_the_next_one(
+    make: Callable[..., State],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reads: str,
+    looks_up: str,
+    has_versions: bool,
+) -> None:
+    model = tmp_path / "model"
+    (add if has_versions else save_bundle)(make("a", "b"), model)
+    where = module if reads == "versions" else bundle
+    look = getattr(where, looks_up)
+
+    def look_before_a_writer_comes(path: Path) -> Any:
+        monkeypatch.undo()
+        seen = look(path)
+        add(make("a", "b", "c"), model, keep=0)
+        return seen
+
+    monkeypatch.setattr(where, looks_up, look_before_a_writer_comes)
+    assert READERS[reads](model) == AFTERWARDS[reads]
+    assert getattr(where, looks_up) is look, "nobody came"
+
+
 def test_readers_see_whole_versions_while_others_are_removed(make: Callable[..., State], tmp_path: Path) -> None:
     model, problems = tmp_path / "model", []
     add(make("a", "b"), model)
@@ -286,6 +332,8 @@ def test_readers_see_whole_versions_while_others_are_removed(make: Callable[...,
             try:
                 assert sum(version.current for version in versions(model)) == 1
                 assert all(version.num_bytes >= 0 for version in versions(model))
+                assert has_bundle(model)
+                assert classes(model) == ["a", "b"]
             except BaseException as error:
                 problems.append(error)
 
@@ -298,10 +346,11 @@ def test_readers_see_whole_versions_while_others_are_removed(make: Callable[...,
     assert problems == []
 
 
-def test_a_damaged_pointer_is_said_to_be_damaged(make: Callable[..., State], tmp_path: Path) -> None:
+@pytest.mark.parametrize("pointer", ["../../etc", "0", ""])
+def test_a_damaged_pointer_is_said_to_be_damaged(make: Callable[..., State], tmp_path: Path, pointer: str) -> None:
     model = tmp_path / "model"
     add(make("a", "b"), model)
-    (model / "current").write_text("../../etc")
+    (model / "current").write_text(pointer)
     with pytest.raises(UserError, match="damaged"):
         has_bundle(model)
 

@@ -7,10 +7,10 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.network import empty_network
+
+T = TypeVar("T")
 
 FORMAT = 1
 CURRENT = "current"
@@ -74,7 +76,21 @@ def write_bundle(state: State, new: Path) -> None:
 
 def load_bundle(path: Path, memory: bool = True) -> State:
     """All that the next task needs, from the bundle alone. Without `memory` no photo is read: enough to predict."""
-    path = found(path)  # once: meanwhile another version may become the current one
+    return in_use(path, lambda bundle: _load(bundle, memory))
+
+
+def in_use(path: Path, read: Callable[[Path], T]) -> T:
+    """What `read` makes of the current version; of the one after it, if a writer has removed it meanwhile."""
+    while True:
+        bundle = found(path)
+        try:
+            return read(bundle)
+        except (UserError, OSError):
+            if bundle == found(path):
+                raise
+
+
+def _load(path: Path, memory: bool) -> State:
     description = read_description(path)
     with reading(path / "fdcnet.json"):
         config = from_dict(Config, _as_written(description["config"]))
@@ -121,11 +137,15 @@ def _as_written(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_bundle(path: Path) -> bool:
-    return (found(path) / "fdcnet.json").is_file()
+    bundle = found(path)
+    return (bundle / "fdcnet.json").is_file() or (bundle != found(path) and has_bundle(path))
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    file = found(path) / "fdcnet.json"
+    return in_use(path, lambda bundle: _describe(path, bundle / "fdcnet.json"))
+
+
+def _describe(path: Path, file: Path) -> dict[str, Any]:
     if not file.is_file():
         if kept := kept_numbers(path):
             problem = f"The current version of {path}, {current_number(path)}, is missing."
@@ -184,7 +204,7 @@ def pointed_number(path: Path) -> int | None:
             text = pointer.read_text(encoding="ascii").strip()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        if not text.isdigit():
+        if not text.isdigit() or int(text) < 1:
             raise ValueError("it names no version")
         return int(text)
 

@@ -68,18 +68,24 @@ class Version:
 def versions(path: Path) -> list[Version]:
     """All that are kept, the oldest first. A model without versions is its own version 1."""
     path = Path(path)
-    number = current_number(path)
-    if number is None:
-        return [_version(found(path), 1, True)] if has_bundle(path) else []
-    numbers = kept_numbers(path)
+    number, numbers = current_number(path), kept_numbers(path)
     try:
-        if number not in numbers:
-            read_description(path)  # says what is wrong
-        return [_version(path / VERSIONS / str(n), n, n == number) for n in numbers]
+        kept = _kept(path, number, numbers)
     except (UserError, OSError):
         if (current_number(path), kept_numbers(path)) == (number, numbers):
             raise
-        return versions(path)  # a writer has added or removed some meanwhile
+    else:
+        if (current_number(path), kept_numbers(path)) == (number, numbers):
+            return kept
+    return versions(path)  # a writer has added or removed some meanwhile
+
+
+def _kept(path: Path, number: int | None, numbers: list[int]) -> list[Version]:
+    if number is None:
+        return [_version(found(path), 1, True)] if has_bundle(path) else []
+    if number not in numbers:
+        read_description(path)  # says what is wrong
+    return [_version(path / VERSIONS / str(n), n, n == number) for n in numbers]
 
 
 def is_unborn(path: Path) -> bool:

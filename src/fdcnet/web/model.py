@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from fdcnet.bundle import VERSIONS, current_number, has_bundle, read_description
+from fdcnet.bundle import current_number, has_bundle, in_use, read_description
 from fdcnet.data.decode import upright
 from fdcnet.predict import Localizer, Options
 from fdcnet.prediction import ClassScore, Prediction
@@ -40,8 +40,7 @@ class Model:
         if bundle is None:
             if not self.exists:
                 raise Refused(409, "The model knows no class yet.", "Teach it two classes first.")
-            number = current_number(self.path)
-            bundle = self.path / VERSIONS / str(number) if number else self.path
+            return in_use(self.path, self.localizer)
         with self._lock:
             file = bundle / "fdcnet.json"
             key = (bundle, file.stat().st_mtime_ns if file.is_file() else 0)
