@@ -269,7 +269,7 @@ def test_prefetch_works_ahead_but_not_further() -> None:
 
     iterator = prefetch(items(), depth=3)
     assert next(iterator) == 0
-    assert third.wait(5)  # items 1 to 3 are made while item 0 is in use
+    assert third.wait(60)  # items 1 to 3 are made while item 0 is in use
     iterator.close()  # type: ignore[attr-defined]
     assert made == [0, 1, 2, 3]
 
