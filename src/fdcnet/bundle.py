@@ -27,6 +27,7 @@ from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.network import empty_network
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 FORMAT = 1
@@ -80,14 +81,22 @@ def load_bundle(path: Path, memory: bool = True) -> State:
 
 
 def in_use(path: Path, read: Callable[[Path], T]) -> T:
-    """What `read` makes of the current version; of the one after it, if a writer has removed it meanwhile."""
+    """What `read` makes of the current version."""
+    return steady(lambda: found(path), read)
+
+
+def steady(look: Callable[[], S], read: Callable[[S], T]) -> T:
+    """What `read` makes of what `look` sees; once more if a writer has put something else in its place meanwhile."""
     while True:
-        bundle = found(path)
+        seen = look()
         try:
-            return read(bundle)
+            made = read(seen)
         except (UserError, OSError):
-            if bundle == found(path):
+            if seen == look():
                 raise
+        else:
+            if seen == look():
+                return made
 
 
 def _load(path: Path, memory: bool) -> State:
@@ -137,8 +146,7 @@ def _as_written(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_bundle(path: Path) -> bool:
-    bundle = found(path)
-    return (bundle / "fdcnet.json").is_file() or (bundle != found(path) and has_bundle(path))
+    return in_use(path, lambda bundle: (bundle / "fdcnet.json").is_file())
 
 
 def read_description(path: Path) -> dict[str, Any]:

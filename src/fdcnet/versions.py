@@ -29,6 +29,7 @@ from fdcnet.bundle import (
     pointed_number,
     read_description,
     reading,
+    steady,
     write_bundle,
 )
 from fdcnet.errors import UserError
@@ -68,16 +69,7 @@ class Version:
 def versions(path: Path) -> list[Version]:
     """All that are kept, the oldest first. A model without versions is its own version 1."""
     path = Path(path)
-    number, numbers = current_number(path), kept_numbers(path)
-    try:
-        kept = _kept(path, number, numbers)
-    except (UserError, OSError):
-        if (current_number(path), kept_numbers(path)) == (number, numbers):
-            raise
-    else:
-        if (current_number(path), kept_numbers(path)) == (number, numbers):
-            return kept
-    return versions(path)  # a writer has added or removed some meanwhile
+    return steady(lambda: (current_number(path), kept_numbers(path)), lambda seen: _kept(path, *seen))
 
 
 def _kept(path: Path, number: int | None, numbers: list[int]) -> list[Version]:
