@@ -24,7 +24,8 @@ def compare(
     """Put methods side by side: one table, accuracy and forgetting over the tasks, the same photos seen by each.
 
     Writes compare.html, compare.md, compare.csv, the figures as SVG, and photos.png. Runs on other data, other classes
-    or under another protocol are refused. Results files give tables and curves; the photos need run folders.
+    or under another protocol are refused; those that differ in the seed alone become one row, their mean. Results files
+    give tables and curves; the photos need run folders.
     """
     shown = open_comparable(runs, map_)
     page = write_comparison(shown, out, title)

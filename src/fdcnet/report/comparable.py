@@ -36,10 +36,16 @@ def refuse_incomparable(runs: Sequence[Run]) -> None:
 
 def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
     """The settings in which the runs differ, beside the method: dotted key -> a value for each run."""
-    settings = [dict(_leaves(run.facts.get("config") or {})) for run in runs]
-    keys = dict.fromkeys(key for known in settings for key in known if not key.startswith(SAID_ELSEWHERE))
-    values = {key: ["–" if key not in known else str(known[key]) for known in settings] for key in keys}
+    all_settings = [settings(run) for run in runs]
+    keys = dict.fromkeys(key for known in all_settings for key in known)
+    values = {key: ["–" if key not in known else str(known[key]) for known in all_settings] for key in keys}
     return {key: row for key, row in values.items() if len(set(row)) > 1}
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """By dotted key, without the method and what has no part in the result."""
+    leaves = _leaves(run.facts.get("config") or {})
+    return {key: value for key, value in leaves if not key.startswith(SAID_ELSEWHERE)}
 
 
 def _results(run: Run, map_: str | None) -> dict[str, dict[str, Any]]:

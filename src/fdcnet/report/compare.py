@@ -11,19 +11,23 @@ from fdcnet.report.curves import accuracy_curve, forgetting_curve, lost_by_task
 from fdcnet.report.gallery import gallery, gallery_picture
 from fdcnet.report.markup import Markup, join, tag
 from fdcnet.report.page import document
-from fdcnet.report.runs import Run, key_metrics, load
+from fdcnet.report.runs import Run, distinct, key_metrics, opened
+from fdcnet.report.seeds import merge_seeds
 from fdcnet.report.tables import METRICS, Results, comparison_table, results_table, to_csv, to_html, to_markdown
 from fdcnet.report.words import classes, glossary, listing, protocol_in_words
 from fdcnet.wording import count
 
 
 def compare(paths: Sequence[Path], map_: str | None = None) -> list[Run]:
-    """Run folders or results files, ready for a common table; refused if they do not belong into one."""
+    """Run folders or results files, ready for a common table; refused if they do not belong into one.
+
+    Runs that differ in the seed alone become one row.
+    """
     if len(paths) < 2:
         raise UserError("There is nothing to compare.", "Name two or more run folders or results files.")
-    runs = with_map(load(paths), map_)
-    refuse_incomparable(runs)
-    return runs
+    runs = with_map(opened(paths), map_)
+    refuse_incomparable(distinct(runs))
+    return distinct(merge_seeds(runs))
 
 
 def named_results(runs: Sequence[Run]) -> dict[str, Results]:
@@ -70,6 +74,8 @@ def _page(runs: Sequence[Run], title: str | None) -> str:
 
 def _table(runs: Sequence[Run]) -> Markup:
     caption = "In percent; forgetting in percentage points. Average: over the tasks. Last: after the last one."
+    if any("spread" in run.main for run in runs):
+        caption += " Of several seeds: their mean ± standard deviation."
     how = protocol_in_words(runs[0].main.get("protocol") or {})
     return join(
         to_html(comparison_table(named_results(runs)), caption),

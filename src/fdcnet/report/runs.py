@@ -49,9 +49,17 @@ class Run:
 
 def load(paths: Sequence[Path]) -> list[Run]:
     """Open run folders, or results files, and name each by its method, or method and file where two share a method."""
-    runs = [_from_file(path) if path.is_file() else _from_folder(path) for path in paths]
+    return distinct(opened(paths))
+
+
+def opened(paths: Sequence[Path]) -> list[Run]:
+    return [_from_file(path) if path.is_file() else _from_folder(path) for path in paths]
+
+
+def distinct(runs: Sequence[Run]) -> list[Run]:
+    """Each with a label and a style of its own."""
     names = [run.label for run in runs]
-    for part in (lambda i: f" ({paths[i].resolve().stem})", lambda i: f" #{i + 1}"):
+    for part in (lambda i: f" ({runs[i].folder.resolve().stem})", lambda i: f" #{i + 1}"):
         shared = {name for name, number in Counter(names).items() if number > 1}
         names = [name + part(i) if name in shared else name for i, name in enumerate(names)]
     return [replace(run, label=names[i], style=i) for i, run in enumerate(runs)]

@@ -25,8 +25,21 @@ METRICS = {
 }
 METRICS_OF = {name: metric for metric, name in METRICS.items()}
 BRIEF = ("top1_loc", "top5_loc", "gt_known", "top1_cls")  # what fits a terminal
+SUMMARIES = ("average", "last", "forgetting")
 SPLIT = ("top1_loc", "gt_known")  # the metrics that are also shown for old and new classes apart
 MISSING = "–"
+
+
+class Mean(float):
+    """Over seeds, which scatter by so much."""
+
+    spread: float
+
+    def __new__(cls, value: float, spread: float) -> "Mean":
+        mean = super().__new__(cls, value)
+        mean.spread = spread
+        return mean
+
 
 Cell = str | int | float | None
 Results = Mapping[str, Any]  # the content of a results.json
@@ -72,10 +85,13 @@ def results_table(
             for metric in metrics:
                 row += [measured(task, metric), *(old_and_new(results, metric, i) if metric in split else ())]
             rows.append(tuple(row))
-        for summary in ("average", "last", "forgetting"):
+        spread = results.get("spread") or {}
+        for summary, values in [(part, results.get(part)) for part in SUMMARIES] + [
+            (f"standard deviation of {part}", found) for part, found in spread.items()
+        ]:
             row = [label, summary, ""]
             for metric in metrics:
-                row += [measured(results.get(summary), metric), *(("", "") if metric in split else ())]
+                row += [measured(values, metric), *(("", "") if metric in split else ())]
             if any(isinstance(cell, float) for cell in row):
                 rows.append(tuple(row))
     return Table(tuple(columns), tuple(rows)).without_empty_columns()
@@ -127,16 +143,22 @@ def comparison_table(runs: Mapping[str, Results]) -> Table:
         ]
     rows: list[tuple[Cell, ...]] = []
     for label, results in runs.items():
-        parts = [(results.get(part), METRICS_OF[name]) for name, part in columns[1:]]
-        rows.append((label, *(measured(values, metric) for values, metric in parts)))
+        rows.append((label, *(_summary(results, part, METRICS_OF[name]) for name, part in columns[1:])))
     return Table(tuple(columns), tuple(rows)).without_empty_columns()
+
+
+def _summary(results: Results, part: str, metric: str) -> float | None:
+    value = measured(results.get(part), metric)
+    spread = measured((results.get("spread") or {}).get(part), metric)
+    return value if value is None or spread is None else Mean(value, spread)
 
 
 def narrow(table: Table) -> Table:
     """The columns of a comparison that fit a terminal, with shorter words."""
     kept = table.select([i for i, (name, _) in enumerate(table.columns) if METRICS_OF.get(name) in (None, *SPLIT)])
     short = {"average": "avg", "forgetting": "lost"}
-    return Table(tuple((name, short.get(part, part)) for name, part in kept.columns), kept.rows)
+    rows = tuple(tuple(float(cell) if isinstance(cell, Mean) else cell for cell in row) for row in kept.rows)
+    return Table(tuple((name, short.get(part, part)) for name, part in kept.columns), rows)
 
 
 def measured(values: Mapping[str, Any] | None, metric: str) -> float | None:
@@ -175,6 +197,8 @@ def show(value: Cell, digits: int = 1) -> str:
     """A number for people: a dash where nothing was measured, a true minus sign, none before zero."""
     if value is None:
         return MISSING
+    if isinstance(value, Mean):
+        return f"{show(float(value), digits)} ± {value.spread:.{digits}f}"
     return f"{value:z.{digits}f}".replace("-", "−") if isinstance(value, float) else str(value)
 
 
