@@ -148,7 +148,7 @@ def test_a_results_file_of_the_network_alone_is_a_row_of_its_own(finished_runs: 
     plain["protocol"] |= {"compensated": False}
     write_json(tmp_path / "plain.json", plain)
     runs = compare([*finished_runs, tmp_path / "plain.json"], "class")
-    assert [run.label for run in runs] == ["fdcnet", "finetune", "fdcnet (network alone)"]
+    assert [run.label for run in runs] == ["fdcnet", "finetune", "fdcnet, network alone"]
 
 
 def test_the_network_alone_does_not_stand_for_the_method(runs: list[Path]) -> None:
@@ -202,11 +202,11 @@ def test_runs_that_differ_in_the_seed_alone_are_one_row(finished_runs: list[Path
     table = comparison_table(named_results(runs))
     average, last, *_ = table.rows[0][1:]
     assert last == 65.0
-    assert show(last, 2) == "65.00 ± 5.57"  # the root of (5² + 1² + 6²) / 2
-    assert show(average, 2) == f"{read_json(first / 'results.json')['average']['top1_loc']:.2f} ± 0.00"
+    assert show(last, 2) == "65.00 ±\xa05.57"  # the root of (5² + 1² + 6²) / 2
+    assert show(average, 2) == f"{read_json(first / 'results.json')['average']['top1_loc']:.2f} ±\xa00.00"
     assert show(narrow(table).rows[0][2]) == "65.0"
     page = write_comparison(runs, tmp_path / "out").read_text(encoding="utf-8")
-    assert "65.00 ± 5.57" in page and "mean ± standard deviation" in page
+    assert "65.00 ±\xa05.57" in page and "mean ± standard deviation" in page
     rows = list(csv.DictReader((tmp_path / "out" / "compare.csv").open()))
     spread = next(row for row in rows if row["After task"] == "standard deviation of last")
     assert float(spread["Top-1 Loc all"]) == pytest.approx(31**0.5)

@@ -14,8 +14,8 @@ def accuracy_curve(runs: Sequence[Run], metric: str) -> Markup:
     """Acc_t over the tasks; a run that learned all classes at once is a point at the end."""
     series = [Series(run.label, _points(run, metric), run.style) for run in runs]
     values = [y for line in series for _, y in line.points if y is not None]
-    lowest = 20 * int(max(0.0, min(values, default=0.0) - 2) // 20)
-    highest = min(100, 20 * int(-(-(max(values, default=100.0) + 1) // 20)))
+    lowest = 10 * int(max(0.0, min(values, default=0.0) - 2) // 10)
+    highest = min(100, 10 * int(-(-(max(values, default=100.0) + 1) // 10)))
     sizes = sorted({x for line in series for x, _ in line.points})
     return line_chart(
         series,

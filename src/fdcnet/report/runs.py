@@ -76,7 +76,7 @@ def _from_file(file: Path) -> Run:
     results = read_mapping(file)
     if results.get("schema") != SCHEMA or not results.get("tasks"):
         raise UserError(f"{file} does not hold results.", "Name a results.json, or the folder of a run.")
-    label = f"{results.get('method')}{'' if finished(results) else ' (network alone)'}"
+    label = f"{results.get('method')}{'' if finished(results) else ', network alone'}"
     return Run(label, 0, file, results.get("made") or {}, [], {file.stem: results}, {})
 
 

@@ -198,7 +198,7 @@ def show(value: Cell, digits: int = 1) -> str:
     if value is None:
         return MISSING
     if isinstance(value, Mean):
-        return f"{show(float(value), digits)} ± {value.spread:.{digits}f}"
+        return f"{show(float(value), digits)} ±\N{NO-BREAK SPACE}{value.spread:.{digits}f}"
     return f"{value:z.{digits}f}".replace("-", "−") if isinstance(value, float) else str(value)
 
 
