@@ -151,7 +151,7 @@ class DistillConfig:
     """Distance of masks: mean square (public code), or the L2 norm (equation 8 as written)."""
     compensated: bool = False
     """Distil the previous network's compensated outputs instead of its plain ones."""
-    average: float = 0.0  # not measured yet
+    average: float = 0.0  # ours: results/tuning.md, averaged weights
     """Share of the previous network's weights in those that a later task ends with: 0.5 is their mean."""
 
 
