@@ -89,6 +89,21 @@ def test_end_values_do_not_overlap() -> None:
     assert all(lower - upper >= 13.9 for upper, lower in pairwise(heights))
 
 
+def test_only_end_values_that_collide_are_moved() -> None:
+    series = [Series(str(i), [(1, 0.0), (2, y)], i) for i, y in enumerate((100.0, 1.0, 0.0, -0.001))]
+    chart = draw(*series, y_range=(0, 100), end_values=True)
+    ends = {t.text: float(t.get("y", 0)) for t in chart.iter("text") if t.get("class") == "end"}
+    assert "−0.0" not in ends
+    top = min(float(t.get("y", 0)) for t in chart.iter("text") if t.text == "100")
+    assert ends["100.0"] == top
+    assert ends["0.0"] - ends["1.0"] >= 13.9
+
+
+def test_the_ends_of_the_axis_have_numbers() -> None:
+    written = texts(draw(Series("a", [(1, 12.0), (2, 88.0)]), y_range=(0, 90), height=340))  # a step of 20
+    assert {"0", "100"} <= set(written)
+
+
 def test_nothing_to_draw_is_nothing() -> None:
     assert line_chart([Series("a", [(1, None)])], "Chart") == ""
     assert line_chart([], "Chart") == ""

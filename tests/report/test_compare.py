@@ -14,7 +14,7 @@ from fdcnet.report.comparable import differences
 from fdcnet.report.compare import compare, named_results, write_comparison
 from fdcnet.report.curves import lost
 from fdcnet.report.runs import all_results, load
-from fdcnet.report.tables import comparison_table, narrow, show
+from fdcnet.report.tables import comparison_table, narrow
 
 
 @pytest.fixture
@@ -182,54 +182,6 @@ def test_results_files_are_enough_for_table_and_curves(finished_runs: list[Path]
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(UserError, match="does not hold results"):
         compare([files[0], tmp_path / "other.json"])
-
-
-def seeded(run: Path, folder: Path, seed: int, last: float) -> Path:
-    """The same run with another seed and another last Top-1 Loc."""
-    copy = Path(shutil.copytree(run, folder / f"{run.name}-s{seed}"))
-    change(copy, "results.json", "seed", value=seed)
-    change(copy, "results.json", "last", "top1_loc", value=last)
-    change(copy, "run.json", "config", "seed", value=seed)
-    return copy
-
-
-def test_runs_that_differ_in_the_seed_alone_are_one_row(finished_runs: list[Path], tmp_path: Path) -> None:
-    first, other = finished_runs
-    seeds = [seeded(first, tmp_path, seed, last) for seed, last in ((1, 60.0), (2, 64.0), (3, 71.0))]
-    runs = compare([seeds[0], other, *seeds[1:]])
-    assert [run.label for run in runs] == ["fdcnet (3 seeds)", "finetune"]
-    assert differences(runs) == {"seed": ["1, 2, 3", "0"]}
-    table = comparison_table(named_results(runs))
-    average, last, *_ = table.rows[0][1:]
-    assert last == 65.0
-    assert show(last, 2) == "65.00 ±\xa05.57"  # the root of (5² + 1² + 6²) / 2
-    assert show(average, 2) == f"{read_json(first / 'results.json')['average']['top1_loc']:.2f} ±\xa00.00"
-    assert show(narrow(table).rows[0][2]) == "65.0"
-    page = write_comparison(runs, tmp_path / "out").read_text(encoding="utf-8")
-    assert "65.00 ±\xa05.57" in page and "mean ± standard deviation" in page
-    rows = list(csv.DictReader((tmp_path / "out" / "compare.csv").open()))
-    spread = next(row for row in rows if row["After task"] == "standard deviation of last")
-    assert float(spread["Top-1 Loc all"]) == pytest.approx(31**0.5)
-
-
-def test_another_setting_or_the_same_seed_keeps_runs_apart(finished_runs: list[Path], tmp_path: Path) -> None:
-    first = finished_runs[0]
-    kept = seeded(first, tmp_path, 1, 60.0)
-    change(kept, "run.json", "config", "train", "step_epochs", value=9)
-    assert [run.label for run in compare([first, kept])] == ["fdcnet (fdcnet)", "fdcnet (fdcnet-s1)"]
-    again = Path(shutil.copytree(first, tmp_path / "again"))
-    assert [run.label for run in compare([first, again])] == ["fdcnet (fdcnet)", "fdcnet (again)"]
-
-
-def test_seeds_of_files_that_do_not_say_how_they_were_made_stay_apart(
-    finished_runs: list[Path], tmp_path: Path
-) -> None:
-    files = [tmp_path / f"s{seed}.json" for seed in (1, 2)]
-    for seed, file in enumerate(files):
-        results = read_json(finished_runs[0] / "results.json") | {"seed": seed}
-        results.pop("made", None)
-        write_json(file, results)
-    assert [run.label for run in compare(files)] == ["fdcnet (s1)", "fdcnet (s2)"]
 
 
 def test_lost_is_counted_from_the_best() -> None:

@@ -120,6 +120,15 @@ def test_the_making_is_told(page: ElementTree.Element) -> None:
     assert "backbone: tiny" in told
 
 
+def test_a_first_task_from_elsewhere_is_told(runs: list[Path], tmp_path: Path) -> None:
+    facts = read_json(runs[0] / "run.json")
+    base = {"method": "finetune", "seed": 0, "train": {"base_epochs": 32, "step_epochs": 9}}
+    write_json(runs[0] / "run.json", facts | {"base_model": "runs/base/model", "base_config": base})
+    told = words(section(page_of([runs[0]], tmp_path), "making"))
+    assert "taken over from runs/base/model, learned with train.base_epochs 32" in told
+    assert "step_epochs 9" not in told
+
+
 def test_nothing_is_loaded_from_anywhere(finished_runs: list[Path], tmp_path: Path) -> None:
     text = write_report(finished_runs, tmp_path / "report.html").read_text(encoding="utf-8")
     sources = re.findall(r'src="([^"]*)"', text)

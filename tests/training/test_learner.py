@@ -15,7 +15,7 @@ from fdcnet.data.records import Dataset, Task
 from fdcnet.errors import UserError
 from fdcnet.lock import locked
 from fdcnet.methods.base import State
-from fdcnet.record import RunRecord
+from fdcnet.record import RunRecord, read_json
 from fdcnet.training.checkpoint import FILE
 from fdcnet.training.learner import train
 from fdcnet.training.listener import Listener
@@ -108,6 +108,9 @@ def test_a_base_model_stands_for_the_first_task(
     assert {line[0] for line in metric_lines(tmp_path / "taken")} == {2}
     assert [number for number, _ in listener.ended] == [1, 2]
     assert "memory: 8 photos, 0 MB" in listener.notes  # 9 // 2 of each of the first two classes
+    assert results["made"]["base_model"] == str(base)
+    assert results["made"]["base_config"] == read_json(base.parent / "run.json")["config"]
+    assert "base_model" not in whole["made"]
 
 
 def test_a_run_from_a_base_model_can_be_resumed_without_it(

@@ -75,10 +75,10 @@ def line_chart(
         return Markup("")
     keys = _legend(series, width) if legend and len(series) > 1 else []
     about = height // 55
-    y_ticks = ticks(*y_range, about) if y_range else _ticks_around([y for _, y in points], about)
+    y_ticks = _ticks_around(*(y_range or _span([0.0, *(y for _, y in points)])), about)
     frame = _Frame(
         x=x_range or _span([x for x, _ in points]),
-        y=y_range or (y_ticks[0], y_ticks[-1]),
+        y=(y_ticks[0], y_ticks[-1]),
         left=16 + LETTER * max(3, *(len(number(y)) for y in y_ticks)),
         right=width - (40 if end_values else 10),
         top=10 + (18 if y_label else 0) + LEGEND_ROW * (1 + max((row for row, _ in keys), default=-1)),
@@ -143,9 +143,8 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _ticks_around(values: Sequence[float], about: int) -> list[float]:
-    """Round numbers that enclose zero and all values."""
-    low, high = _span([0.0, *values])
+def _ticks_around(low: float, high: float, about: int) -> list[float]:
+    """Round numbers that enclose both."""
     inner = ticks(low, high, about)
     step = inner[1] - inner[0]
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -220,13 +219,16 @@ def _end_values(series: Sequence[Series], frame: _Frame) -> list[Markup]:
     ends.sort()
     for upper, lower in pairwise(ends):
         lower[0] = max(lower[0], upper[0] + 14)
-    overhang = max(0.0, ends[-1][0] - frame.bottom - 4) if ends else 0.0
+    lowest = frame.bottom + 4
+    for end in reversed(ends):
+        end[0] = min(end[0], lowest)
+        lowest = end[0] - 14
     return [
         tag(
             "text",
-            f"{value:.1f}".replace("-", "−"),
+            f"{value:z.1f}".replace("-", "−"),
             x=x,
-            y=round(y - overhang, 1),
+            y=round(y, 1),
             class_="end",
             style=f"fill:{_colour(int(style))}",
         )

@@ -1,7 +1,8 @@
 """Which runs may stand in one table: same data, same classes in the same order, same protocol. And what differs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fdcnet.errors import UserError
@@ -9,6 +10,8 @@ from fdcnet.report.runs import Run, finished
 
 NOT_THE_MEASURE = ("threshold_source", "compensated")  # in a protocol: words, and what belongs to the method
 SAID_ELSEWHERE = ("method", "device", "protocols", "data.path", "train.checkpoint_minutes")
+OF_FIRST_TASK = ("seed", "data.zoom", "train.", "weights.")
+NOT_OF_FIRST_TASK = ("train.step_epochs", "train.step_lr", "train.checkpoint_minutes")
 
 
 def with_map(runs: Sequence[Run], map_: str | None) -> list[Run]:
@@ -36,16 +39,26 @@ def refuse_incomparable(runs: Sequence[Run]) -> None:
 
 def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
     """The settings in which the runs differ, beside the method: dotted key -> a value for each run."""
-    all_settings = [settings(run) for run in runs]
-    keys = dict.fromkeys(key for known in all_settings for key in known)
-    values = {key: ["–" if key not in known else str(known[key]) for known in all_settings] for key in keys}
-    return {key: row for key, row in values.items() if len(set(row)) > 1}
+    told = [[settings(facts) for facts in run.facts.get("seeds") or [run.facts]] for run in runs]
+    keys = dict.fromkeys(key for seeds in told for known in seeds for key in known)
+    rows = {key: [_listed(known.get(key, "–") for known in seeds) for seeds in told] for key in keys}
+    return {key: row for key, row in rows.items() if len(set(row)) > 1}
 
 
-def settings(run: Run) -> dict[str, Any]:
-    """By dotted key, without the method and what has no part in the result."""
-    leaves = _leaves(run.facts.get("config") or {})
-    return {key: value for key, value in leaves if not key.startswith(SAID_ELSEWHERE)}
+def settings(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """By dotted key, without the method and what has no part in the result; and the commit."""
+    found = {key: value for key, value in _leaves(facts.get("config") or {}) if not key.startswith(SAID_ELSEWHERE)}
+    if "model.weights" in found:
+        found["model.weights"] = Path(str(found["model.weights"])).name  # the same file may lie elsewhere
+    found |= {f"{key} (first task)": value for key, value in first_task(facts).items()}
+    return found | ({"commit": facts["commit"]} if facts.get("commit") else {})
+
+
+def first_task(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings under which a base model learned the first task, where the run has others."""
+    own = dict(_leaves(facts.get("config") or {}))
+    base = {key: value for key, value in _leaves(facts.get("base_config") or {}) if key.startswith(OF_FIRST_TASK)}
+    return {key: value for key, value in base.items() if key not in NOT_OF_FIRST_TASK and value != own.get(key)}
 
 
 def _results(run: Run, map_: str | None) -> dict[str, dict[str, Any]]:
@@ -71,7 +84,7 @@ def _facts(run: Run, whole: bool) -> dict[str, object]:
         "another protocol": _protocol(run),
         "other tasks": totals[-1:] if whole else totals,
         "other classes": run.facts.get("class_order"),
-        "another order of classes": _order(run),
+        "another choice of classes or held-out photos": _choice(run),
     }
 
 
@@ -80,14 +93,16 @@ def _protocol(run: Run) -> dict[str, Any]:
     return {key: value for key, value in protocol.items() if key not in NOT_THE_MEASURE}
 
 
-def _order(run: Run) -> tuple[object, ...] | None:
+def _choice(run: Run) -> dict[str, Any] | None:
     """For results without their run folder."""
     config = run.facts.get("config") or {}
     data = config.get("data") or {}
     if not data:
         return None
     drawn = data.get("order") == "seeded" or bool(data.get("holdout"))
-    return data.get("order"), data.get("classes"), data.get("holdout"), config.get("seed") if drawn else None
+    return {key: data.get(key) for key in ("order", "classes", "holdout")} | {
+        "seed": config.get("seed") if drawn else None
+    }
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -96,6 +111,10 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(dict.fromkeys(map(str, values)))
 
 
 def _told(value: object, other: object) -> str:

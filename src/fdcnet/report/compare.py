@@ -21,13 +21,15 @@ from fdcnet.wording import count
 def compare(paths: Sequence[Path], map_: str | None = None) -> list[Run]:
     """Run folders or results files, ready for a common table; refused if they do not belong into one.
 
-    Runs that differ in the seed alone become one row.
+    Runs that differ in the seed alone become one row, unless there would be no other.
     """
+    paths = list({path.resolve(): path for path in paths}.values())
     if len(paths) < 2:
         raise UserError("There is nothing to compare.", "Name two or more run folders or results files.")
     runs = with_map(opened(paths), map_)
     refuse_incomparable(distinct(runs))
-    return distinct(merge_seeds(runs))
+    merged = merge_seeds(runs)
+    return distinct(merged if len(merged) > 1 else runs)
 
 
 def named_results(runs: Sequence[Run]) -> dict[str, Results]:
@@ -59,7 +61,10 @@ def _page(runs: Sequence[Run], title: str | None) -> str:
     num_classes, num_tasks = max((run.num_classes, run.num_tasks) for run in runs)
     stream = f"{classes(num_classes)} in {count(num_tasks, 'task')}"
     backbones = listing(list(dict.fromkeys(str(run.backbone) for run in runs)))
-    title = title or f"{count(len(runs), 'method')} compared"
+    methods = list(dict.fromkeys(str(run.main.get("method")) for run in runs))
+    all_runs = sum(len(run.main.get("seeds") or [run]) for run in runs)
+    what = count(len(methods), "method") if len(methods) > 1 else f"{count(all_runs, 'run')} of {methods[0]}"
+    title = title or f"{what} compared"
     lead = f"{runs[0].data_name}, {stream}, {backbones}: the same photos in the same order for all."
     header = [tag("p", "Comparison", class_="eyebrow"), tag("h1", title), tag("p", lead, class_="lead")]
     sections = [
@@ -74,8 +79,8 @@ def _page(runs: Sequence[Run], title: str | None) -> str:
 
 def _table(runs: Sequence[Run]) -> Markup:
     caption = "In percent; forgetting in percentage points. Average: over the tasks. Last: after the last one."
-    if any("spread" in run.main for run in runs):
-        caption += " Of several seeds: their mean ± standard deviation."
+    if any("seeds" in run.main for run in runs):
+        caption += " Of several seeds: mean ± standard deviation; curves show the mean, photos what the first one sees."
     how = protocol_in_words(runs[0].main.get("protocol") or {})
     return join(
         to_html(comparison_table(named_results(runs)), caption),

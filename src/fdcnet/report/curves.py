@@ -34,8 +34,8 @@ def forgetting_curve(runs: Sequence[Run], metric: str) -> Markup:
     """The mean over earlier tasks of what their classes have lost, after each task."""
     series = []
     for run in runs:
-        matrix, sizes = group_matrix(run.main, metric), [task["num_classes"] for task in run.measured_tasks]
-        points = [(float(sizes[t]), _mean(lost(matrix[: t + 1]))) for t in range(1, len(matrix))]
+        sizes = [float(task["num_classes"]) for task in run.measured_tasks]
+        points = [(size, _mean(_lost(run, metric, t + 1))) for t, size in enumerate(sizes) if t]
         if any(y is not None for _, y in points):
             series.append(Series(run.label, points, run.style))
     sizes = sorted({x for line in series for x, _ in line.points})
@@ -53,7 +53,7 @@ def forgetting_curve(runs: Sequence[Run], metric: str) -> Markup:
 
 def lost_by_task(runs: Sequence[Run], metric: str) -> Markup | None:
     """A row per run: how many points the classes of each earlier task have lost by the end."""
-    rows = {run: lost(group_matrix(run.main, metric)) for run in runs if len(run.measured_tasks) > 1}
+    rows = {run: _lost(run, metric) for run in runs if len(run.measured_tasks) > 1}
     if not any(value is not None for row in rows.values() for value in row):
         return None
     tasks = range(1, 1 + max(len(row) for row in rows.values()))
@@ -79,6 +79,12 @@ def lost(matrix: Matrix) -> list[float | None]:
             max(value for value in before if value is not None) - final if before and final is not None else None
         )
     return found
+
+
+def _lost(run: Run, metric: str, tasks: int | None = None) -> list[float | None]:
+    """`lost` after so many tasks; of several seeds the mean, since each has its own best."""
+    seeds = [lost(group_matrix(results, metric)[:tasks]) for results in run.main.get("seeds") or [run.main]]
+    return [None if None in values else _mean(values) for values in zip(*seeds, strict=True)]
 
 
 def _points(run: Run, metric: str) -> list[tuple[float, float | None]]:

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from fdcnet.report.charts import swatch
+from fdcnet.report.comparable import first_task
 from fdcnet.report.markup import Markup, join, tag
 from fdcnet.report.runs import Run, all_results
 from fdcnet.report.tables import results_table, summary_table, to_html
@@ -62,6 +63,7 @@ def _facts(run: Run) -> Markup:
     memory = facts.get("memory_images")
     rows = {
         "Command": tag("code", shlex.join(map(str, facts["command"]))) if facts.get("command") else None,
+        "First task": _first_task(facts),
         "Commit": tag("code", facts["commit"]) if facts.get("commit") else None,
         "Seed": facts.get("seed"),
         "Device": facts.get("device"),
@@ -78,6 +80,14 @@ def _facts(run: Run) -> Markup:
     }
     shown = [join(tag("dt", name), tag("dd", value)) for name, value in rows.items() if value is not None]
     return tag("dl", shown, class_="facts-list")
+
+
+def _first_task(facts: Mapping[str, Any]) -> Markup | None:
+    """Where it came from, if another run has learned it."""
+    if not facts.get("base_model"):
+        return None
+    other = ", ".join(f"{key} {value}" for key, value in first_task(facts).items())
+    return join("taken over from ", tag("code", facts["base_model"]), f", learned with {other}" if other else None)
 
 
 def _phases(run: Run) -> str:

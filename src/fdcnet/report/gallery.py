@@ -14,7 +14,7 @@ from fdcnet.report.runs import Run
 from fdcnet.report.words import readable, spread
 
 MOST = 8  # photos side by side
-GAP, HEAD, SIDE = 8, 34, 150  # of the picture: between tiles, above them for the class, beside them for the method
+GAP, HEAD, SIDE = 8, 34, 150  # of the picture: between tiles, above them for the class, beside them at least
 INK, WRONG = (29, 31, 36), (179, 38, 30)
 
 Example = dict[str, Any]
@@ -50,11 +50,13 @@ def gallery_picture(runs: Sequence[Run]) -> bytes | None:
     rows = [(run, found) for run, found in zip(runs, shown.values(), strict=True) if found]
     if not images:
         return None
-    width, height = SIDE + len(images) * (TILE + GAP), HEAD + len(rows) * (TILE + GAP + HEAD)
+    font, small = ImageFont.load_default(17), ImageFont.load_default(14)
+    side = max(SIDE, *(int(font.getlength(run.label)) + 2 * GAP for run, _ in rows))
+    width, height = side + len(images) * (TILE + GAP), HEAD + len(rows) * (TILE + GAP + HEAD)
     sheet = Image.new("RGB", (width, height), "white")
-    draw, font, small = ImageDraw.Draw(sheet), ImageFont.load_default(17), ImageFont.load_default(14)
+    draw = ImageDraw.Draw(sheet)
     for column, image in enumerate(images):
-        x = SIDE + column * (TILE + GAP)
+        x = side + column * (TILE + GAP)
         name = readable(next(found[image] for _, found in rows if image in found)["label"])
         draw.text((x + TILE / 2, HEAD / 2), _fitted(draw, name, font), INK, font, anchor="mm")
         for row, (run, found) in enumerate(rows):

@@ -57,12 +57,13 @@ def opened(paths: Sequence[Path]) -> list[Run]:
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
-    """Each with a label and a style of its own."""
+    """Each with a label and a style of its own; a mean over seeds says how many."""
     names = [run.label for run in runs]
     for part in (lambda i: f" ({runs[i].folder.resolve().stem})", lambda i: f" #{i + 1}"):
         shared = {name for name, number in Counter(names).items() if number > 1}
         names = [name + part(i) if name in shared else name for i, name in enumerate(names)]
-    return [replace(run, label=names[i], style=i) for i, run in enumerate(runs)]
+    seeds = [f", {len(run.main['seeds'])} seeds" if "seeds" in run.main else "" for run in runs]
+    return [replace(run, label=names[i] + seeds[i], style=i) for i, run in enumerate(runs)]
 
 
 def _from_folder(folder: Path) -> Run:

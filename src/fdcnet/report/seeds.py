@@ -1,15 +1,15 @@
-"""Runs that differ in the seed alone, as one: their mean, and how far they scatter."""
+"""Runs that differ in the seed alone, as one: their mean. What each of them measured stays below `seeds`."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from fdcnet.report.comparable import settings
 from fdcnet.report.runs import Run
-from fdcnet.report.tables import SUMMARIES
 
-AVERAGED = ("tasks", "matrix", *SUMMARIES)  # of a results.json
+AVERAGED = ("tasks", "matrix", "average", "last", "forgetting")  # of a results.json
+NO_MEAN = "best_threshold"  # the mean of several is one at which nobody has measured
 
 
 def merge_seeds(runs: Sequence[Run]) -> list[Run]:
@@ -19,40 +19,33 @@ def merge_seeds(runs: Sequence[Run]) -> list[Run]:
         kinds.setdefault(_all_but_the_seed(run), []).append(run)
     merged: list[Run] = []
     for same in kinds.values():
-        seeds = {run.main.get("seed") for run in same}
+        seeds = {run.main.get("seed") for run in same} - {None}
         merged += [_as_one(same)] if 1 < len(seeds) == len(same) else same
     return merged
 
 
 def _all_but_the_seed(run: Run) -> Hashable:
-    told = {key: value for key, value in settings(run).items() if key != "seed"}
-    return (run.label, repr(sorted(told.items()))) if told else id(run)
+    if not run.facts.get("config"):
+        return id(run)
+    told = {key: value for key, value in settings(run.facts).items() if key not in ("seed", "commit")}
+    return run.label, repr(sorted(told.items()))
 
 
 def _as_one(runs: Sequence[Run]) -> Run:
     """The photos, and all that is no number, are the first run's."""
-    each = [run.main for run in runs]
-    results = dict(each[0])
-    results |= {part: _mean([of_one.get(part) for of_one in each]) for part in AVERAGED}
-    results["spread"] = {part: _spread([of_one.get(part) or {} for of_one in each]) for part in SUMMARIES}
-    first, name = runs[0], next(iter(runs[0].results))
-    seeds = ", ".join(str(of_one.get("seed")) for of_one in each)
-    facts = first.facts | {"config": first.facts["config"] | {"seed": seeds}}
-    return replace(first, label=f"{first.label} ({len(runs)} seeds)", facts=facts, results={name: results})
+    first, each = runs[0], [run.main for run in runs]
+    results = each[0] | {part: _mean([one.get(part) for one in each]) for part in AVERAGED} | {"seeds": each}
+    facts = first.facts | {"seeds": [run.facts for run in runs]}
+    return replace(first, facts=facts, results=dict.fromkeys(first.results, results))
 
 
 def _mean(values: Sequence[Any]) -> Any:
     """Of numbers, or of each number in equal structures; nothing where one of them has nothing."""
-    first = values[0]
     if any(value is None for value in values):
         return None
-    if isinstance(first, Mapping):
-        return {key: _mean([value.get(key) for value in values]) for key in first}
-    if isinstance(first, list):
+    if isinstance(values[0], Mapping):
+        found = {key: [value.get(key) for value in values] for key in values[0]}
+        return {key: _mean(parts) for key, parts in found.items() if key != NO_MEAN or len(set(parts)) == 1}
+    if isinstance(values[0], list):
         return [_mean(parts) for parts in zip(*values, strict=True)]
-    return first if len(set(values)) == 1 else mean(values)
-
-
-def _spread(values: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    found = {metric: [value.get(metric) for value in values] for metric in values[0]}
-    return {metric: None if None in numbers else stdev(numbers) for metric, numbers in found.items()}  # type: ignore[type-var]
+    return values[0] if len(set(values)) == 1 else mean(values)

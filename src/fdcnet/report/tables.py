@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from statistics import stdev
+from typing import Any, NamedTuple
 
 import rich.table
 
@@ -30,18 +31,14 @@ SPLIT = ("top1_loc", "gt_known")  # the metrics that are also shown for old and 
 MISSING = "–"
 
 
-class Mean(float):
-    """Over seeds, which scatter by so much."""
+class Mean(NamedTuple):
+    """Over several seeds."""
 
-    spread: float
-
-    def __new__(cls, value: float, spread: float) -> "Mean":
-        mean = super().__new__(cls, value)
-        mean.spread = spread
-        return mean
+    value: float
+    deviation: float
 
 
-Cell = str | int | float | None
+Cell = str | int | float | Mean | None
 Results = Mapping[str, Any]  # the content of a results.json
 
 
@@ -85,13 +82,15 @@ def results_table(
             for metric in metrics:
                 row += [measured(task, metric), *(old_and_new(results, metric, i) if metric in split else ())]
             rows.append(tuple(row))
-        spread = results.get("spread") or {}
-        for summary, values in [(part, results.get(part)) for part in SUMMARIES] + [
-            (f"standard deviation of {part}", found) for part, found in spread.items()
-        ]:
+        summaries = {part: {m: measured(results.get(part), m) for m in metrics} for part in SUMMARIES}
+        if "seeds" in results:
+            summaries |= {
+                f"standard deviation of {part}": {m: deviation(results, part, m) for m in metrics} for part in SUMMARIES
+            }
+        for summary, values in summaries.items():
             row = [label, summary, ""]
             for metric in metrics:
-                row += [measured(values, metric), *(("", "") if metric in split else ())]
+                row += [values[metric], *(("", "") if metric in split else ())]
             if any(isinstance(cell, float) for cell in row):
                 rows.append(tuple(row))
     return Table(tuple(columns), tuple(rows)).without_empty_columns()
@@ -147,17 +146,25 @@ def comparison_table(runs: Mapping[str, Results]) -> Table:
     return Table(tuple(columns), tuple(rows)).without_empty_columns()
 
 
-def _summary(results: Results, part: str, metric: str) -> float | None:
-    value = measured(results.get(part), metric)
-    spread = measured((results.get("spread") or {}).get(part), metric)
-    return value if value is None or spread is None else Mean(value, spread)
+def _summary(results: Results, part: str, metric: str) -> Cell:
+    value, scatter = measured(results.get(part), metric), deviation(results, part, metric)
+    return value if value is None or scatter is None else Mean(value, scatter)
+
+
+def deviation(results: Results, part: str, metric: str) -> float | None:
+    """The standard deviation of a summary over the seeds, if these are results of several."""
+    values = [measured(one.get(part), metric) for one in results.get("seeds") or []]
+    known = [value for value in values if value is not None]
+    return stdev(known) if len(known) == len(values) > 1 else None
 
 
 def narrow(table: Table) -> Table:
     """The columns of a comparison that fit a terminal, with shorter words."""
-    kept = table.select([i for i, (name, _) in enumerate(table.columns) if METRICS_OF.get(name) in (None, *SPLIT)])
+    metrics = [METRICS_OF.get(name) for name, _ in table.columns]
+    wanted = SPLIT if any(metric in SPLIT for metric in metrics) else ("top1_cls",)
+    kept = table.select([i for i, metric in enumerate(metrics) if metric in (None, *wanted)])
     short = {"average": "avg", "forgetting": "lost"}
-    rows = tuple(tuple(float(cell) if isinstance(cell, Mean) else cell for cell in row) for row in kept.rows)
+    rows = tuple(tuple(cell.value if isinstance(cell, Mean) else cell for cell in row) for row in kept.rows)
     return Table(tuple((name, short.get(part, part)) for name, part in kept.columns), rows)
 
 
@@ -198,7 +205,7 @@ def show(value: Cell, digits: int = 1) -> str:
     if value is None:
         return MISSING
     if isinstance(value, Mean):
-        return f"{show(float(value), digits)} ±\N{NO-BREAK SPACE}{value.spread:.{digits}f}"
+        return f"{show(value.value, digits)} ±\N{NO-BREAK SPACE}{value.deviation:.{digits}f}"
     return f"{value:z.{digits}f}".replace("-", "−") if isinstance(value, float) else str(value)
 
 

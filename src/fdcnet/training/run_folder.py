@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fdcnet.bundle import read_description
 from fdcnet.config import Config, to_dict
 from fdcnet.data.records import Task
 from fdcnet.data.stream import fingerprint
@@ -21,7 +22,8 @@ from fdcnet.training.checkpoint import Checkpoint, Position
 from fdcnet.training.loop import Epoch
 from fdcnet.training.task import Journal
 
-MADE = ("command", "commit", "device", "versions", "config")  # what each result says about its making
+# what each result says about its making
+MADE = ("command", "commit", "device", "versions", "config", "base_model", "base_config")
 
 
 class RunFolder(Journal):
@@ -36,7 +38,9 @@ class RunFolder(Journal):
 
     def open(self, resume: bool, device: str, base_model: Path | None) -> None:
         """Begin the record, or go on with it."""
-        facts = self._facts(device) | {"base_model": str(base_model) if base_model else None}
+        facts = self._facts(device)
+        if base_model and not self.record.exists():
+            facts |= {"base_model": str(base_model), "base_config": read_description(base_model)["config"]}
         self.record = RunRecord.create(self.path, facts, resume=resume)
         self.seconds_before = self.record.run().get("seconds") or 0.0
 
@@ -148,7 +152,7 @@ class RunFolder(Journal):
                 protocol=protocol,
                 tasks=[score_task(table, protocol, sizes[: t + 1]) for t, table in enumerate(tables)],
             )
-            results["made"] = {key: facts[key] for key in MADE}
+            results["made"] = {key: facts[key] for key in MADE if key in facts}
             self.record.write_results(results, f"results{self._suffix(number)}")
             all_results.append(results)
         self.record.write_run(seconds=round(self.seconds(), 1))
