@@ -45,6 +45,7 @@ def test_the_table_has_what_papers_print(finished_runs: list[Path]) -> None:
     # fdcnet forgets (80 - 70.25 + 71.5 - 66) / 2 = 7.625 points of Top-1 Loc
     assert table.rows[0][3] == pytest.approx(7.625)
     assert len(narrow(table).columns) == 7
+    assert "Top-1 Loc below joint" not in table.header
 
 
 def test_all_files_are_written(written: Path) -> None:
@@ -176,6 +177,14 @@ def test_results_files_are_enough_for_table_and_curves(finished_runs: list[Path]
     write_json(tmp_path / "joint.json", joint)
     runs = compare([*files, tmp_path / "joint.json"])
     assert [run.label for run in runs] == ["fdcnet", "finetune", "joint"]
+    table = comparison_table(named_results(runs))
+    below = table.header.index("Top-1 Loc below joint")
+    ended = [read_json(file)["last"]["top1_loc"] for file in files]
+    assert [row[below] for row in table.rows] == [
+        0,
+        pytest.approx(ended[0] - ended[1]),
+        None,
+    ]  # joint: FDCNet's numbers
     page = write_comparison(runs, tmp_path / "out").read_text(encoding="utf-8")
     assert "joint learned all classes at once" in page
     assert not (tmp_path / "out" / "photos.png").exists()

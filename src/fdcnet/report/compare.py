@@ -79,6 +79,8 @@ def _page(runs: Sequence[Run], title: str | None) -> str:
 
 def _table(runs: Sequence[Run]) -> Markup:
     caption = "In percent; forgetting in percentage points. Average: over the tasks. Last: after the last one."
+    if any(len(run.measured_tasks) == 1 for run in runs):
+        caption += " Below joint: by how much it ends below training on all classes at once."
     if any("seeds" in run.main for run in runs):
         caption += " Of several seeds: mean ± standard deviation; curves show the mean, photos what the first one sees."
     how = protocol_in_words(runs[0].main.get("protocol") or {})

@@ -29,6 +29,7 @@ BRIEF = ("top1_loc", "top5_loc", "gt_known", "top1_cls")  # what fits a terminal
 SUMMARIES = ("average", "last", "forgetting")
 SPLIT = ("top1_loc", "gt_known")  # the metrics that are also shown for old and new classes apart
 MISSING = "–"
+BELOW_JOINT = "below joint"
 
 
 class Mean(NamedTuple):
@@ -133,20 +134,23 @@ def summary_table(runs: Mapping[str, Results]) -> Table:
 
 
 def comparison_table(runs: Mapping[str, Results]) -> Table:
-    """One row per run: what papers print, and how much was forgotten."""
-    metrics = ("top1_loc", "top5_loc", "gt_known", "top1_cls")
+    """One row per run: what papers print, how far it is below joint training, and how much was forgotten."""
+    whole = [results for results in runs.values() if len(results.get("tasks") or []) == 1]
+    joint = whole[0] if 0 < len(whole) < len(runs) else {}  # where there is but one task, all would be joint training
+    parts = {"top1_loc": ("average", "last", BELOW_JOINT, "forgetting"), "gt_known": ("average", "last", "forgetting")}
     columns = [("Method", "")]
-    for metric in metrics:
-        columns += [
-            (METRICS[metric], part) for part in ("average", "last", *(["forgetting"] if metric in SPLIT else []))
-        ]
+    for metric in ("top1_loc", "top5_loc", "gt_known", "top1_cls"):
+        columns += [(METRICS[metric], part) for part in parts.get(metric, ("average", "last"))]
     rows: list[tuple[Cell, ...]] = []
     for label, results in runs.items():
-        rows.append((label, *(_summary(results, part, METRICS_OF[name]) for name, part in columns[1:])))
+        rows.append((label, *(_summary(results, part, METRICS_OF[name], joint) for name, part in columns[1:])))
     return Table(tuple(columns), tuple(rows)).without_empty_columns()
 
 
-def _summary(results: Results, part: str, metric: str) -> Cell:
+def _summary(results: Results, part: str, metric: str, joint: Results) -> Cell:
+    if part == BELOW_JOINT:
+        best, reached = measured(joint.get("last"), metric), measured(results.get("last"), metric)
+        return None if results is joint or best is None or reached is None else best - reached
     value, scatter = measured(results.get(part), metric), deviation(results, part, metric)
     return value if value is None or scatter is None else Mean(value, scatter)
 
@@ -162,7 +166,8 @@ def narrow(table: Table) -> Table:
     """The columns of a comparison that fit a terminal, with shorter words."""
     metrics = [METRICS_OF.get(name) for name, _ in table.columns]
     wanted = SPLIT if any(metric in SPLIT for metric in metrics) else ("top1_cls",)
-    kept = table.select([i for i, metric in enumerate(metrics) if metric in (None, *wanted)])
+    fitting = [part != BELOW_JOINT for _, part in table.columns]
+    kept = table.select([i for i, metric in enumerate(metrics) if metric in (None, *wanted) and fitting[i]])
     short = {"average": "avg", "forgetting": "lost"}
     rows = tuple(tuple(cell.value if isinstance(cell, Mean) else cell for cell in row) for row in kept.rows)
     return Table(tuple((name, short.get(part, part)) for name, part in kept.columns), rows)
