@@ -95,8 +95,13 @@ def refused(path: Path) -> UserError:
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
     assert "is no model" in refused(tmp_path).problem
-    assert "is no model" in refused(tmp_path / "nothing").problem
+    assert "There is no model" in refused(tmp_path / "nothing").problem
     assert not has_bundle(tmp_path)
+
+
+def test_a_misspelt_name_is_answered_with_the_right_one(state: State, tmp_path: Path) -> None:
+    save_bundle(state, tmp_path / "birds")
+    assert refused(tmp_path / "bird").remedy == f"Did you mean {tmp_path / 'birds'}?"
 
 
 def test_a_newer_format_is_refused(state: State, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def test_numbers_are_read_as_people_write_them(text: str) -> None:
         ("seed.x=3", "must be a whole number", "seed"),
         ("train.optim.decay_at=0.5", "must be a list", "[...]"),
         ("protocols.0.crops=3", "cannot be 3", "1, 2, 10"),
+        ("protocols.7.crops=2", "no protocol 7", "protocols.1"),
         ("seed", "has no '='", "--set train.batch_size=32"),
     ],
 )

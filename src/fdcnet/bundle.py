@@ -4,6 +4,7 @@ Where `fdcnet learn` has been, the folder holds several such bundles under versi
 """
 
 import contextlib
+import difflib
 import json
 import os
 import shutil
@@ -158,7 +159,14 @@ def _describe(path: Path, file: Path) -> dict[str, Any]:
         if kept := kept_numbers(path):
             problem = f"The current version of {path}, {current_number(path)}, is missing."
             raise UserError(problem, f"Go back to one that is there: fdcnet rollback {path} --to {kept[-1]}")
-        raise UserError(f"{path} is no model: it holds no fdcnet.json.", "Name a bundle, such as runs/NAME/model.")
+        remedy = "A model is what 'fdcnet learn' made, or runs/NAME/model of 'fdcnet train'."
+        if not path.exists():
+            beside = [other.name for other in path.parent.glob("*") if other.is_dir() and has_bundle(other)]
+            near = difflib.get_close_matches(path.name, beside, n=1)
+            raise UserError(
+                f"There is no model {path}.", f"Did you mean {path.with_name(near[0])}?" if near else remedy
+            )
+        raise UserError(f"{path} is no model: it holds no fdcnet.json.", remedy)
     with reading(file):
         description: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         newer = description["format"] > FORMAT

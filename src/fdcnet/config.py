@@ -354,6 +354,15 @@ def to_dict(config: Any) -> dict[str, Any]:
     return _plain(dataclasses.asdict(config))
 
 
+def leaves(values: typing.Mapping[str, Any], prefix: str = "") -> typing.Iterator[tuple[str, Any]]:
+    """Nested plain values by dotted key."""
+    for key, value in values.items():
+        if isinstance(value, typing.Mapping):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def to_yaml(config: Config) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False)
 
@@ -419,6 +428,10 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
             raise UserError(f"'{'.'.join(groups[: i + 1])}' is a single value.", f"It has no key '{last}'.")
         values[name] = inner
         values = inner
+        if name == "protocols" and i + 1 < len(groups) and groups[i + 1].isdigit() and int(groups[i + 1]) > len(inner):
+            raise UserError(
+                f"There is no protocol {groups[i + 1]}: they count from 0.", f"The next is protocols.{len(inner)}."
+            )
     values[last] = value
 
 

@@ -141,6 +141,28 @@ def test_evaluate_changes_one_part_of_the_protocol(trained: tuple[Path, str], ca
     assert (protocol["map"], protocol["threshold"], protocol["crops"]) == ("topk-mean", 0.4, 2)
     assert protocol["threshold_source"] == "given for this evaluation"
     assert "threshold 0.4" in said
+    code, _, error = call("evaluate", model, photos, "--threshold", 3)
+    assert (code, "A map cannot be cut at 3" in error) == (2, True)
+
+
+def test_what_was_measured_once_is_not_taken_for_joint_training(
+    trained: tuple[Path, str], call: Call, tmp_path: Path
+) -> None:
+    folder, _ = trained
+    call("evaluate", folder / "run" / "model", folder / "photos", "-o", tmp_path / "again")
+    code, _, error = call("compare", folder / "run", tmp_path / "again", "-o", tmp_path / "out")
+    assert code == 0, error
+    table = (tmp_path / "out" / "compare.md").read_text()
+    assert "below joint" not in table
+    assert table.splitlines()[-1].split("|")[2].strip() == "–"  # one measurement has no average over tasks
+    assert "all classes at once" not in (tmp_path / "out" / "compare.html").read_text()
+
+
+def test_a_report_of_a_file_says_what_to_do(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("{}")
+    code, _, error = call("report", tmp_path / "results.json")
+    assert code == 2
+    assert "'fdcnet compare' takes results files" in error
 
 
 def test_evaluate_of_other_photos(trained: tuple[Path, str], call: Call, tmp_path: Path) -> None:
@@ -388,7 +410,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], None], tuple[str, ...], str, str]] = 
         "Choose the backbone tiny",
     ),
     "recipe missing": (nothing, (*TRAIN, "-r", "no.yaml"), "There is no recipe no.yaml", "Name a YAML file"),
-    "base model missing": (nothing, (*TRAIN, "--base-model", "no"), "no is no model", "Name a bundle"),
+    "base model missing": (nothing, (*TRAIN, "--base-model", "no"), "There is no model no", "A model is"),
     "memory too small": (
         nothing,
         (*TRAIN, "-m", "baseline", "--set", "memory.budget=3"),

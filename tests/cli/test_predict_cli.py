@@ -40,6 +40,7 @@ def damaged(taught: Path, tmp_path: Path) -> Path:
     (folder / "text.jpg").write_text("not a photo")
     (folder / "empty.png").write_bytes(b"")
     (folder / "cut.jpg").write_bytes(good[: len(good) // 2])
+    (folder / "phone.HEIC").write_bytes(b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic")
     header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
     chunk = b"IHDR" + header
     bomb = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
@@ -76,7 +77,7 @@ def test_bad_photos_are_named_and_left_out(model: Path, damaged: Path, tmp_path:
     assert answer["source"] == "mixed/good.jpg"
     for line in (
         *("mixed/text.jpg: not an image", "mixed/empty.png: not an image", "mixed/cut.jpg: truncated"),
-        *("mixed/bomb.png: too large", "4 of 5 could not be read"),
+        *("mixed/phone.HEIC: a HEIC photo: convert it to jpg", "mixed/bomb.png: too large", "5 of 6 could not be read"),
     ):
         assert line in done.stderr
     done = fdcnet("predict", model, "mixed/text.jpg", "--json", "out.json", cwd=tmp_path)

@@ -99,6 +99,10 @@ def test_only_end_values_that_collide_are_moved() -> None:
     assert ends["0.0"] - ends["1.0"] >= 13.9
 
 
+def test_a_ninth_line_looks_like_no_other() -> None:
+    assert len({str(swatch(style)) for style in range(16)}) == 16
+
+
 def test_the_ends_of_the_axis_have_numbers() -> None:
     written = texts(draw(Series("a", [(1, 12.0), (2, 88.0)]), y_range=(0, 90), height=340))  # a step of 20
     assert {"0", "100"} <= set(written)

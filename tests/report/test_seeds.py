@@ -143,9 +143,12 @@ def test_another_first_task_keeps_runs_apart_and_is_told(again: Callable[..., Pa
         return change
 
     own, shared = [again(seed, facts=taken(seed, 6)) for seed in (1, 2)], again(3, facts=taken(1, 6))
-    assert labels(compare([*own, shared, other])) == ["fdcnet (s1), 2 seeds", "fdcnet (s3)", "finetune"]
-    told = differences(compare([own[0], again(4, facts=taken(4, 32)), other]))
+    assert labels(compare([*own, shared, other])) == ["fdcnet, 3 seeds", "finetune"]  # from a common first task, too
+    runs = compare([own[0], again(4, facts=taken(4, 32)), other])
+    assert labels(runs) == ["fdcnet (s1)", "fdcnet (s4)", "finetune"]
+    told = differences(runs)
     assert told["train.base_epochs (first task)"] == ["–", "32", "–"]
+    assert told["first task"] == ["base/model", "base/model", "its own"]
     assert not any("step_epochs (first" in key for key in told)
 
 
@@ -168,10 +171,13 @@ def test_a_repetition_is_no_seed_and_a_path_counts_once(
         compare([first, first])
 
 
-def test_seeds_alone_stand_side_by_side(again: Callable[..., Path], tmp_path: Path) -> None:
-    runs = compare([again(1), again(2)])
-    assert labels(runs) == ["fdcnet (s1)", "fdcnet (s2)"]
-    assert "2 runs of fdcnet compared" in write_comparison(runs, tmp_path / "out").read_text(encoding="utf-8")
+def test_seeds_alone_stand_above_their_mean(again: Callable[..., Path], tmp_path: Path) -> None:
+    runs = compare([again(1, last(60.0)), again(2, last(64.0))])
+    assert labels(runs) == ["fdcnet (s1)", "fdcnet (s2)", "mean of 2 seeds"]
+    assert [show(row[2]) for row in comparison_table(named_results(runs)).rows] == ["60.0", "64.0", "62.0 ±\xa02.8"]
+    page = write_comparison(runs, tmp_path / "out").read_text(encoding="utf-8")
+    assert "Runs of fdcnet compared" in page
+    assert page.count("<img") == 14  # seven photos of each seed, and none of the mean
 
 
 def test_files_and_folders_merge_wherever_the_weights_lie(

@@ -1,6 +1,7 @@
 """The task loop: what it takes over, what it refuses before writing, and what a kill at a bad moment costs."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -136,14 +137,54 @@ def test_a_base_model_of_another_kind_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_base_model_of_several_tasks_is_refused(small_dataset: Dataset, small_config: Make, tmp_path: Path) -> None:
+    """It would leave out as many of this run's tasks as it has learned."""
+    train(
+        small_config("finetune", "data.base_classes=2", "data.step_classes=1"), small_dataset.first(3), tmp_path / "b"
+    )
+    config = small_config("finetune", "data.base_classes=3", "data.step_classes=1")
+    with pytest.raises(UserError, match="has learned 2 tasks"):
+        train(config, small_dataset, tmp_path / "run", base_model=tmp_path / "b" / "model")
+    assert not (tmp_path / "run").exists()
+
+
+def test_joint_training_takes_no_base_model(
+    base: Path, small_dataset: Dataset, small_config: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="joint learns all classes at once"):
+        train(small_config("joint"), small_dataset, tmp_path / "run", base_model=base)
+
+
 # Resuming
+
+
+@pytest.mark.parametrize("started_from_it", [False, True])
+def test_a_first_task_is_not_exchanged_by_resuming(
+    started_from_it: bool, base: Path, small_dataset: Dataset, small_config: Make, tmp_path: Path
+) -> None:
+    config, first = small_config("baseline"), base if started_from_it else None
+    with pytest.raises(Killed):
+        train(config, small_dataset, tmp_path / "run", base_model=first, listener=KillInTask(2))
+    other = Path(shutil.copytree(base, tmp_path / "other"))
+    said = "started from .*model" if started_from_it else "started without a base model"
+    with pytest.raises(UserError, match=said):
+        train(config, small_dataset, tmp_path / "run", base_model=other, resume=True)
+    train(config, small_dataset, tmp_path / "run", base_model=first, resume=True)
+
+
+def test_what_has_no_part_in_the_result_may_change(small_dataset: Dataset, small_config: Make, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(small_config("finetune", "data.path=a/b"), small_dataset, tmp_path / "run", listener=KillInTask(1))
+    again = small_config("finetune", "data.path=a/../a/b/", "train.checkpoint_minutes=7")
+    results = train(again, small_dataset, tmp_path / "run", resume=True)
+    assert [sitting["device"] for sitting in results["made"]["resumed"]] == [results["made"]["device"]]
 
 
 def test_resuming_with_other_settings_is_refused(small_dataset: Dataset, small_config: Make, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(small_config("finetune"), small_dataset, tmp_path / "run", listener=KillInTask(1))
     before = (tmp_path / "run" / "run.json").read_bytes()
-    with pytest.raises(UserError, match="started with other settings"):
+    with pytest.raises(UserError, match=r"started with other settings: train\.optim\.lr was \S+, is 0\.1\."):
         train(small_config("finetune", "train.optim.lr=0.1"), small_dataset, tmp_path / "run", resume=True)
     with pytest.raises(UserError, match="other classes than when"):
         train(small_config("finetune"), small_dataset.first(3), tmp_path / "run", resume=True)
@@ -250,7 +291,7 @@ def test_a_kill_after_the_last_measuring_loses_no_result(
     RunRecord(tmp_path / "run").write_run(finished=None)  # as if killed between the table and the results
     for file in (tmp_path / "run").glob("results*.json"):
         file.unlink()
-    assert train(config, small_dataset, tmp_path / "run", resume=True) == whole
+    assert without_making(train(config, small_dataset, tmp_path / "run", resume=True)) == without_making(whole)
     assert RunRecord(tmp_path / "run").run()["finished"] is not None
     assert (tmp_path / "run" / "results-topk-mean.json").exists()
 

@@ -67,6 +67,10 @@ def test_a_file_name_that_is_no_text_does_no_harm(small_config: Make, tmp_path: 
         ("distill.temperature=0", "distill.temperature cannot be 0"),
         ("aanets.outer_every=1", "aanets.outer_every cannot be 1"),
         ("drift.optim.lr=-1", "drift.optim.lr cannot be -1"),
+        ("train.optim.momentum=2", "train.optim.momentum cannot be 2"),
+        ("weights.kd_cls=-1", "weights.kd_cls cannot be -1"),
+        ("protocols.0.threshold=3", "A map cannot be cut at 3"),
+        ("protocols.0.iou=5", "Boxes cannot overlap by 5"),
     ],
 )
 def test_impossible_settings_are_refused_before_anything_is_written(

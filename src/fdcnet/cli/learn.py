@@ -58,7 +58,9 @@ def learn(
     The first call makes the model, every later one adds classes to it. Until it is done the old version stays in use:
     Ctrl-C, a full disk or a power cut leave it as it was.
 
-    Example: `fdcnet learn birds herons/`, and later `fdcnet learn birds kingfisher/`
+    Photos lie in one folder per class, and these in the folder that is named: new-photos/kingfisher/*.jpg
+
+    Example: `fdcnet learn birds first-photos/`, and later `fdcnet learn birds new-photos/`
     """
     try:
         report = run_learning(

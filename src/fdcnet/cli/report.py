@@ -24,6 +24,9 @@ def report(
     Example: `fdcnet report runs/NAME`
     """
     for run in runs:
+        if run.is_file():
+            problem = f"{run} is a file; a report is about the folder of a run."
+            raise UserError(problem, "'fdcnet compare' takes results files, too.")
         _refuse_model(run)
     page = write_report(runs, out or runs[0] / "report.html")
     console.print(to_rich(brief_table(all_results(load(runs)))))

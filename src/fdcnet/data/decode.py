@@ -76,13 +76,26 @@ def image_size(path: Path) -> tuple[int, int]:
 
 def _open(source: Path | bytes) -> Image.Image:
     Image.init()  # otherwise the first threads race for the plugins, and some see a format as unknown
-    image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+    try:
+        image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+    except UnidentifiedImageError:
+        if _begins_as_heic(source):
+            raise BadImage("a HEIC photo: convert it to jpg") from None
+        raise
     try:
         refuse_bomb(image.size)
     except BadImage:
         image.close()
         raise
     return image
+
+
+def _begins_as_heic(source: Path | bytes) -> bool:
+    """What a phone writes unless it is told otherwise."""
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            source = file.read(12)
+    return source[4:8] == b"ftyp" and source[8:12] in (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
 
 def refuse_bomb(size: tuple[int, int]) -> None:

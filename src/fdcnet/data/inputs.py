@@ -42,7 +42,8 @@ def _expand(word: str, stdin: BinaryIO, step: int | None) -> Iterator[Callable[[
         if not found.images:
             foreign = f" ({', '.join(sorted(found.foreign))} cannot be read)" if found.foreign else ""
             raise UserError(f"There are no photos in {path}{foreign}.", f"Photos are: {ACCEPTED}.")
-        yield lambda: (Photo(file, file.relative_to(path).as_posix()) for file in found.images)
+        files = sorted([*found.images, *found.foreign_files]) if found.foreign_files else found.images
+        yield lambda: (Photo(file, file.relative_to(path).as_posix()) for file in files)
     elif path.is_file():
         yield _of_file(path, step)
     elif any(sign in word for sign in "*?["):

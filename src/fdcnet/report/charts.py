@@ -156,6 +156,12 @@ def _colour(style: int) -> str:
     return f"var(--series-{i}, {COLOURS[i]})"
 
 
+def _pattern(style: int) -> tuple[str | None, str]:
+    """Dash and marker; where colours begin again, another pair for each."""
+    i = style + style // len(COLOURS)
+    return DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)]
+
+
 def _grid(
     frame: _Frame,
     x_ticks: Sequence[tuple[float, str]],
@@ -185,14 +191,14 @@ def _line(line: Series, frame: _Frame, markers: bool) -> Markup:
             continue
         steps.append(f"{'M' if pen_up else 'L'}{frame.px(x)} {frame.py(y)}")
         pen_up = False
-    dash = DASHES[line.style % len(DASHES)]
+    dash, marker = _pattern(line.style)
     drawn = [tag("path", d="".join(steps), class_="line", stroke_dasharray=dash, style=f"stroke:{_colour(line.style)}")]
     shown = line.points if markers else _alone(line.points)
     drawn += [
         tag(
             "path",
             tag("title", f"{line.label}: {y:.1f}" if markers else f"{line.label}: {y:.4g}"),
-            d=MARKERS[line.style % len(MARKERS)],
+            d=marker,
             transform=f"translate({frame.px(x)} {frame.py(y)})",
             style=f"fill:{_colour(line.style)}",
         )
@@ -251,7 +257,7 @@ def _legend(series: Sequence[Series], width: int) -> list[tuple[int, Markup]]:
 
 
 def _key(style: int, x: float, y: float) -> list[Markup]:
-    dash, marker = DASHES[style % len(DASHES)], MARKERS[style % len(MARKERS)]
+    dash, marker = _pattern(style)
     return [
         tag("path", d=f"M{x} {y}h26", class_="line", stroke_dasharray=dash, style=f"stroke:{_colour(style)}"),
         tag("path", d=marker, transform=f"translate({x + 13} {y})", style=f"fill:{_colour(style)}"),

@@ -1,16 +1,17 @@
 """Which runs may stand in one table: same data, same classes in the same order, same protocol. And what differs."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fdcnet.config import leaves
 from fdcnet.errors import UserError
 from fdcnet.report.runs import Run, finished
 
 NOT_THE_MEASURE = ("threshold_source", "compensated")  # in a protocol: words, and what belongs to the method
 SAID_ELSEWHERE = ("method", "device", "protocols", "data.path", "train.checkpoint_minutes")
-OF_FIRST_TASK = ("seed", "data.zoom", "train.", "weights.")
+OF_FIRST_TASK = ("seed", "data.zoom", "data.colour", "train.", "weights.")
 NOT_OF_FIRST_TASK = ("train.step_epochs", "train.step_lr", "train.checkpoint_minutes")
 
 
@@ -47,17 +48,20 @@ def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 def settings(facts: Mapping[str, Any]) -> dict[str, Any]:
     """By dotted key, without the method and what has no part in the result; and the commit."""
-    found = {key: value for key, value in _leaves(facts.get("config") or {}) if not key.startswith(SAID_ELSEWHERE)}
+    if not facts.get("config"):
+        return {}
+    found = {key: value for key, value in leaves(facts.get("config") or {}) if not key.startswith(SAID_ELSEWHERE)}
     if "model.weights" in found:
         found["model.weights"] = Path(str(found["model.weights"])).name  # the same file may lie elsewhere
     found |= {f"{key} (first task)": value for key, value in first_task(facts).items()}
-    return found | ({"commit": facts["commit"]} if facts.get("commit") else {})
+    commits = [sitting.get("commit") for sitting in (facts, *(facts.get("resumed") or []))]
+    return found | {"first task": facts.get("base_model") or "its own", "commit": _listed(filter(None, commits))}
 
 
 def first_task(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The settings under which a base model learned the first task, where the run has others."""
-    own = dict(_leaves(facts.get("config") or {}))
-    base = {key: value for key, value in _leaves(facts.get("base_config") or {}) if key.startswith(OF_FIRST_TASK)}
+    own = dict(leaves(facts.get("config") or {}))
+    base = {key: value for key, value in leaves(facts.get("base_config") or {}) if key.startswith(OF_FIRST_TASK)}
     return {key: value for key, value in base.items() if key not in NOT_OF_FIRST_TASK and value != own.get(key)}
 
 
@@ -103,14 +107,6 @@ def _choice(run: Run) -> dict[str, Any] | None:
     return {key: data.get(key) for key in ("order", "classes", "holdout")} | {
         "seed": config.get("seed") if drawn else None
     }
-
-
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _listed(values: Iterable[object]) -> str:

@@ -1,6 +1,7 @@
 """Several methods on the same stream: one table, the figures of a paper, and all of it on one page."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fdcnet.errors import UserError
@@ -13,7 +14,16 @@ from fdcnet.report.markup import Markup, join, tag
 from fdcnet.report.page import document
 from fdcnet.report.runs import Run, distinct, key_metrics, opened
 from fdcnet.report.seeds import merge_seeds
-from fdcnet.report.tables import METRICS, Results, comparison_table, results_table, to_csv, to_html, to_markdown
+from fdcnet.report.tables import (
+    METRICS,
+    Results,
+    at_once,
+    comparison_table,
+    results_table,
+    to_csv,
+    to_html,
+    to_markdown,
+)
 from fdcnet.report.words import classes, glossary, listing, protocol_in_words
 from fdcnet.wording import count
 
@@ -21,7 +31,7 @@ from fdcnet.wording import count
 def compare(paths: Sequence[Path], map_: str | None = None) -> list[Run]:
     """Run folders or results files, ready for a common table; refused if they do not belong into one.
 
-    Runs that differ in the seed alone become one row, unless there would be no other.
+    Runs that differ in the seed alone become one row; where there is no other, it stands below them.
     """
     paths = list({path.resolve(): path for path in paths}.values())
     if len(paths) < 2:
@@ -29,7 +39,9 @@ def compare(paths: Sequence[Path], map_: str | None = None) -> list[Run]:
     runs = with_map(opened(paths), map_)
     refuse_incomparable(distinct(runs))
     merged = merge_seeds(runs)
-    return distinct(merged if len(merged) > 1 else runs)
+    if len(merged) > 1:
+        return distinct(merged)
+    return [*distinct(runs), replace(merged[0], label=f"mean of {len(runs)} seeds", style=len(runs), examples={})]
 
 
 def named_results(runs: Sequence[Run]) -> dict[str, Results]:
@@ -62,8 +74,7 @@ def _page(runs: Sequence[Run], title: str | None) -> str:
     stream = f"{classes(num_classes)} in {count(num_tasks, 'task')}"
     backbones = listing(list(dict.fromkeys(str(run.backbone) for run in runs)))
     methods = list(dict.fromkeys(str(run.main.get("method")) for run in runs))
-    all_runs = sum(len(run.main.get("seeds") or [run]) for run in runs)
-    what = count(len(methods), "method") if len(methods) > 1 else f"{count(all_runs, 'run')} of {methods[0]}"
+    what = count(len(methods), "method") if len(methods) > 1 else f"Runs of {methods[0]}"
     title = title or f"{what} compared"
     lead = f"{runs[0].data_name}, {stream}, {backbones}: the same photos in the same order for all."
     header = [tag("p", "Comparison", class_="eyebrow"), tag("h1", title), tag("p", lead, class_="lead")]
@@ -79,7 +90,7 @@ def _page(runs: Sequence[Run], title: str | None) -> str:
 
 def _table(runs: Sequence[Run]) -> Markup:
     caption = "In percent; forgetting in percentage points. Average: over the tasks. Last: after the last one."
-    if any(len(run.measured_tasks) == 1 for run in runs):
+    if any(at_once(run.main) for run in runs):
         caption += " Below joint: by how much it ends below training on all classes at once."
     if any("seeds" in run.main for run in runs):
         caption += " Of several seeds: mean ± standard deviation; curves show the mean, photos what the first one sees."
@@ -93,7 +104,7 @@ def _table(runs: Sequence[Run]) -> Markup:
 
 def _curves(runs: Sequence[Run]) -> Markup:
     figures = [_figure(f"{METRICS[metric]} after each task", accuracy_curve(runs, metric)) for metric in _key(runs)]
-    alone = [run.label for run in runs if len(run.measured_tasks) == 1]
+    alone = [run.label for run in runs if at_once(run.main)]
     note = f" {listing(alone)} learned all classes at once: a single point." if alone else ""
     text = f"Accuracy over all classes learned so far, in percent.{note}"
     return join(tag("p", text), tag("div", figures, class_="pair"))
@@ -119,7 +130,7 @@ def _settings(runs: Sequence[Run]) -> Markup:
     if len(told) < 2:
         return Markup("")
     if not found:
-        return tag("p", "Nothing but the method: all settings are the same.")
+        return tag("p", "All settings are the same.")
     head = tag("tr", tag("th", "Setting", scope="col"), [tag("th", run.label, scope="col") for run in runs])
     rows = [
         tag("tr", tag("th", tag("code", key), scope="row"), [tag("td", value) for value in values])

@@ -53,7 +53,10 @@ def load(paths: Sequence[Path]) -> list[Run]:
 
 
 def opened(paths: Sequence[Path]) -> list[Run]:
-    return [_from_file(path) if path.is_file() else _from_folder(path) for path in paths]
+    """A folder with nothing but results is what `fdcnet evaluate` wrote."""
+    alone = [not (path / "run.json").exists() and (path / "results.json").is_file() for path in paths]
+    files = [path / "results.json" if only else path for path, only in zip(paths, alone, strict=True)]
+    return [_from_file(path) if path.is_file() else _from_folder(path) for path in files]
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:

@@ -9,6 +9,7 @@ from fdcnet.report.comparable import settings
 from fdcnet.report.runs import Run
 
 AVERAGED = ("tasks", "matrix", "average", "last", "forgetting")  # of a results.json
+NOT_A_KIND = ("seed", "seed (first task)", "first task", "commit")  # of runs that differ in the seed alone
 NO_MEAN = "best_threshold"  # the mean of several is one at which nobody has measured
 
 
@@ -27,7 +28,7 @@ def merge_seeds(runs: Sequence[Run]) -> list[Run]:
 def _all_but_the_seed(run: Run) -> Hashable:
     if not run.facts.get("config"):
         return id(run)
-    told = {key: value for key, value in settings(run.facts).items() if key not in ("seed", "commit")}
+    told = {key: value for key, value in settings(run.facts).items() if key not in NOT_A_KIND}
     return run.label, repr(sorted(told.items()))
 
 

@@ -135,7 +135,7 @@ def summary_table(runs: Mapping[str, Results]) -> Table:
 
 def comparison_table(runs: Mapping[str, Results]) -> Table:
     """One row per run: what papers print, how far it is below joint training, and how much was forgotten."""
-    whole = [results for results in runs.values() if len(results.get("tasks") or []) == 1]
+    whole = [results for results in runs.values() if at_once(results)]
     joint = whole[0] if 0 < len(whole) < len(runs) else {}  # where there is but one task, all would be joint training
     parts = {"top1_loc": ("average", "last", BELOW_JOINT, "forgetting"), "gt_known": ("average", "last", "forgetting")}
     columns = [("Method", "")]
@@ -151,8 +151,15 @@ def _summary(results: Results, part: str, metric: str, joint: Results) -> Cell:
     if part == BELOW_JOINT:
         best, reached = measured(joint.get("last"), metric), measured(results.get("last"), metric)
         return None if results is joint or best is None or reached is None else best - reached
+    if part == "average" and results.get("learned_in", 1) > 1:
+        return None  # measured once, after several tasks
     value, scatter = measured(results.get(part), metric), deviation(results, part, metric)
     return value if value is None or scatter is None else Mean(value, scatter)
+
+
+def at_once(results: Results) -> bool:
+    """Whether all classes were learned in one task, and not only measured once (`fdcnet evaluate`)."""
+    return len(results.get("tasks") or []) == results.get("learned_in", 1) == 1
 
 
 def deviation(results: Results, part: str, metric: str) -> float | None:

@@ -1,8 +1,9 @@
 """What cannot work is refused before anything is written, rather than after the first hour."""
 
+import dataclasses
 from collections.abc import Sequence
 
-from fdcnet.config import Config
+from fdcnet.config import Config, Protocol
 from fdcnet.data.records import Task
 from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
@@ -25,6 +26,13 @@ def refuse_impossible(config: Config, method: Method, stream: Sequence[Task]) ->
         )
     if method.uses_memory:
         ExemplarMemory(config.memory.budget).quota(stream[-1].num_classes)
+
+
+def refuse_protocol(protocol: Protocol) -> None:
+    if not 0 <= protocol.threshold <= 1:
+        raise UserError(f"A map cannot be cut at {protocol.threshold:g}.", "Set threshold between 0 and 1.")
+    if not 0 < protocol.iou < 1:
+        raise UserError(f"Boxes cannot overlap by {protocol.iou:g}.", "Set iou between 0 and 1, such as 0.5.")
 
 
 def refuse_settings(config: Config) -> None:
@@ -53,6 +61,7 @@ def refuse_settings(config: Config) -> None:
         ("drift.epochs", config.drift.epochs, config.drift.epochs > 0, "1 or more"),
         ("drift.optim.lr", config.drift.optim.lr, config.drift.optim.lr > 0, "a positive number, such as 0.01"),
         ("aanets.outer_every", config.aanets.outer_every, config.aanets.outer_every > 1, "2 or more"),
+        ("train.optim.momentum", train.optim.momentum, 0 <= train.optim.momentum < 1, "0 or more and less than 1"),
         ("distill.temperature", config.distill.temperature, config.distill.temperature > 0, "a positive number"),
     ):
         if not fits:
@@ -61,7 +70,12 @@ def refuse_settings(config: Config) -> None:
         raise UserError(f"train.batch_size cannot be {train.batch_size}.", "Set it to 2 or more.")
     if train.optim.lr <= 0:
         raise UserError(f"train.optim.lr cannot be {train.optim.lr:g}.", "Set it to a positive number, such as 0.005.")
-    maps = [protocol.name for protocol in config.protocols[1:]]
+    for name, weight in dataclasses.asdict(config.weights).items():
+        if weight < 0:
+            raise UserError(f"weights.{name} cannot be {weight:g}.", "Set it to 0 or more.")
+    for protocol in config.protocols:
+        refuse_protocol(protocol)
+    maps = [protocol.name for protocol in config.protocols]
     if not config.protocols or len(set(maps)) < len(maps):
         raise UserError(
             "'protocols' must hold one protocol, and further ones that differ in 'map' or 'compensated'.",

@@ -15,6 +15,7 @@ from fdcnet.evaluation.evaluator import SWEEP
 from fdcnet.evaluation.incremental import build_results, score_task
 from fdcnet.evaluation.table import Table
 from fdcnet.methods import find_method
+from fdcnet.training.checks import refuse_protocol
 from fdcnet.training.listener import Listener
 from fdcnet.training.measure import measure
 from fdcnet.training.runtime import Runtime
@@ -39,6 +40,7 @@ def evaluate(
     if "threshold" in changes:
         changes.setdefault("threshold_source", "given for this evaluation")
     changed = from_dict(Protocol, to_dict(state.config.protocols[0]) | changes, "protocol.")
+    refuse_protocol(changed)
     runtime = Runtime.of(replace(state.config, device=device), cache_dir, listener)
     runtime.place(state.network)
 
@@ -62,7 +64,7 @@ def evaluate(
         protocol=changed,
         tasks=[score_task(table, changed, [len(state.classes)])],
     )
-    return results, table
+    return results | {"learned_in": len(state.task_sizes)}, table
 
 
 def _test_photos(config: Config, data: str | None, listener: Listener) -> tuple[str, Sequence[Record]]:

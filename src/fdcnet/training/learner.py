@@ -96,7 +96,7 @@ class Learner:
         """From the saved model where a run goes on, else a new network. Nothing is written before this has worked."""
         refuse_impossible(self.config, self.method, self.stream)
         if resume and self.folder.record.exists():
-            self.folder.refuse_other_run()
+            self.folder.refuse_other_run(base_model)
             base_model = base_model or self.folder.base_model()
             if has_bundle(self.folder.model):
                 state = load_bundle(self.folder.model)
@@ -109,8 +109,17 @@ class Learner:
 
     def _take_over(self, base_model: Path) -> State:
         """The first task as another run has learned it, with the memory that this method would have kept."""
+        if self.method.one_task:
+            raise UserError(f"{self.method.name} learns all classes at once.", "Leave --base-model out.")
         state = load_bundle(base_model)
         first = self.stream[0]
+        if len(state.task_sizes) > 1:
+            problem = (
+                f"{base_model} has learned {len(state.task_sizes)} tasks; a base model stands for the first alone."
+            )
+            raise UserError(
+                problem, "Train one: --set data.classes=(those of the first task) --set data.base_classes=0."
+            )
         if state.config.model != self.config.model or state.classes != list(first.classes):
             raise UserError(
                 f"{base_model} has other settings under 'model' or other classes than this run's first task.",
@@ -151,4 +160,11 @@ class Learner:
 def _photos_of(config: Config) -> tuple[object, ...]:
     """What decides which photos a first task learns from, and which it is tested on."""
     data = config.data
-    return data.path, data.format, data.size, data.crop, data.holdout, config.seed if data.holdout else None
+    return (
+        Path(data.path).resolve(),
+        data.format,
+        data.size,
+        data.crop,
+        data.holdout,
+        config.seed if data.holdout else None,
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fdcnet.bundle import read_description
-from fdcnet.config import Config, to_dict
+from fdcnet.config import Config, leaves, to_dict
 from fdcnet.data.records import Task
 from fdcnet.data.stream import fingerprint
 from fdcnet.errors import UserError
@@ -23,7 +23,7 @@ from fdcnet.training.loop import Epoch
 from fdcnet.training.task import Journal
 
 # what each result says about its making
-MADE = ("command", "commit", "device", "versions", "config", "base_model", "base_config")
+MADE = ("command", "commit", "device", "versions", "config", "base_model", "base_config", "resumed")
 
 
 class RunFolder(Journal):
@@ -52,15 +52,19 @@ class RunFolder(Journal):
         recorded = self.record.run().get("base_model")
         return Path(recorded) if recorded else None
 
-    def refuse_other_run(self) -> None:
+    def refuse_other_run(self, base_model: Path | None) -> None:
         recorded = self.record.run()
         if recorded.get("finished"):
             raise UserError(f"{self.path} is complete: nothing is left to do.", "Choose another folder.")
-        if recorded["config"] != to_dict(self.config):
+        if other := _other_settings(recorded["config"], to_dict(self.config)):
             raise UserError(
-                f"{self.path} was started with other settings.",
+                f"{self.path} was started with other settings: {', '.join(other)}.",
                 "Resume with the same recipe and flags ('fdcnet report' shows them), or choose another folder.",
             )
+        started_from = self.base_model()
+        if base_model and (started_from is None or started_from.resolve() != base_model.resolve()):
+            how = f"was started from {started_from}" if started_from else "was started without a base model"
+            raise UserError(f"{self.path} {how}.", "Resume without --base-model.")
         if recorded["tasks"] != [list(task.classes) for task in self.stream]:
             raise UserError(
                 f"The photos have other classes than when {self.path} was started.",
@@ -184,3 +188,13 @@ class RunFolder(Journal):
             "seed": self.config.seed,
             "memory_images": self.config.memory.budget if self.method.uses_memory else 0,
         }
+
+
+def _other_settings(recorded: dict[str, Any], given: dict[str, Any]) -> list[str]:
+    """`key was A, is B` for each that decides what is learned; the data may be named by another path to it."""
+    old, new = dict(leaves(recorded)), dict(leaves(given))
+    for settings in (old, new):
+        settings.pop("train.checkpoint_minutes", None)
+        settings["data.path"] = str(Path(str(settings["data.path"])).resolve())
+    keys = [key for key in old | new if old.get(key) != new.get(key)]
+    return [f"{key} was {old.get(key)}, is {new.get(key)}" for key in keys]

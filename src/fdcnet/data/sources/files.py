@@ -55,8 +55,12 @@ class Listing:
 
     images: list[Path] = field(default_factory=list)
     annotations: dict[str, Path] = field(default_factory=dict)  # path without suffix -> .xml
-    foreign: Counter[str] = field(default_factory=Counter)  # suffixes of photos that cannot be read
+    foreign_files: list[Path] = field(default_factory=list)  # photos of kinds that cannot be read
     folders: list[Path] = field(default_factory=list)
+
+    @property
+    def foreign(self) -> Counter[str]:
+        return Counter(file.suffix.lower() for file in self.foreign_files)
 
     def annotation(self, image: Path) -> Path | None:
         return self.annotations.get(_stem_path(image)) if self.annotations else None
@@ -95,7 +99,7 @@ def _list_one(folder: Path, images: list[str], found: Listing) -> list[Path]:
                 path = Path(entry.path)
                 found.annotations[_stem_path(path)] = path
             elif suffix in FOREIGN_SUFFIXES:
-                found.foreign[suffix] += 1
+                found.foreign_files.append(Path(entry.path))
     return inner
 
 
