@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,20 @@ def test_a_lesson_and_the_way_back(client: TestClient, home: Path, model: Path, 
     assert client.post("/api/rollback").json()["version"] == 2
     assert client.post("/api/rollback?to=3").json()["version"] == 3
     assert "no version 9" in refused(client.post("/api/rollback?to=9"), 400)
+    assert refused(client.post("/api/rollback?of=2"), 409) == "Version 3 is in use, not version 2."
+    assert client.post("/api/rollback?of=3").json()["version"] == 2
+    assert refused(client.post("/api/rollback?of=3"), 409) == "Version 2 is in use, not version 3."
+    assert client.get("/api/model").json()["version"] == 2
     assert "passwd" not in "".join(file.read_text("utf-8") for file in model.rglob("manifest.jsonl"))
+
+
+def test_two_who_take_back_the_same_version_take_back_one(client: TestClient, home: Path, model: Path) -> None:
+    client.post("/api/lesson?epochs=1", files=form(("other", photos(home, fourth(home)))))
+    assert finished(client)["report"]["version"] == 3
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: client.post("/api/rollback?of=3").status_code, range(4)))
+    assert sorted(answers) == [200, 409, 409, 409]
+    assert client.get("/api/model").json()["version"] == 2
 
 
 def test_a_held_out_photo_that_comes_again_is_not_said_to_have_taught(client: TestClient, home: Path) -> None:

@@ -1,6 +1,7 @@
 """The local page and its API."""
 
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -113,6 +114,8 @@ def _looking(app: FastAPI, model: Model, school: School) -> None:
 
 
 def _teaching(app: FastAPI, model: Model, school: School) -> None:
+    one_at_a_time = threading.Lock()
+
     def now() -> answers.Lesson:
         return answers.Lesson(**school.lesson.facts()) if school.lesson else answers.Lesson(state="none")
 
@@ -159,10 +162,15 @@ def _teaching(app: FastAPI, model: Model, school: School) -> None:
     @app.post("/api/rollback", responses={409: {"model": answers.Problem}})
     def back(
         to: Annotated[int | None, Query(description="Number of a kept version; else the one before.")] = None,
+        of: Annotated[int | None, Query(description="Refuse unless this version is the one in use.")] = None,
     ) -> answers.ModelFacts:
         """Make an earlier version the one in use; later ones are kept, too."""
         school.refuse_if_busy()
-        rollback(model.path, to)
+        with one_at_a_time:
+            if of is not None and of != model.version:
+                problem = f"Version {model.version} is in use, not version {of}."
+                raise Refused(409, problem, "Nothing was changed: see which version you want.")
+            rollback(model.path, to)
         return answers.ModelFacts(**model.facts(), learning=school.busy, limits=LIMITS)
 
 
