@@ -18,6 +18,7 @@ from fdcnet.data.records import Dataset, Record
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.learn import learn
 from fdcnet.predict import Localizer
+from fdcnet.versions import rollback, versions
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 playwright.expect.set_options(timeout=30_000)  # a loaded machine is slow
@@ -182,6 +183,8 @@ def test_look_teach_see_and_go_back(browser: Any, server: tuple[str, Path], phot
     right = [record for record in of_new if taught.predict(record.path).class_name == new]
     assert len(right) >= 3
     page.click("nav >> text=Look")
+    expect(page.locator(".guess")).to_have_count(3)  # the photo that was open is asked about again
+    expect(page.locator("#answer-note")).to_contain_text("one of the 3 classes it knows")
     page.eval_on_selector("#threshold", SLIDE, 30)
     overlaps = []
     for record in right:
@@ -194,18 +197,80 @@ def test_look_teach_see_and_go_back(browser: Any, server: tuple[str, Path], phot
     page.eval_on_selector("#after", SLIDE, 1)
     expect(page.locator("#after-note")).to_contain_text("as it was kept: 2 classes")
     expect(page.locator("#answer-class")).not_to_have_text(new)
+    expect(page.locator("#answer-note")).to_contain_text("one of the 2 classes it knew")
+    second = page.locator(".guess input").nth(1).input_value()
+    page.locator(".guess input").nth(1).check()
+    expect(page.locator("#photo")).to_have_attribute("alt", f"Your photo: {second} is boxed")
 
-    # Report, and back.
+    # Report: nothing has changed, so Look stays as it is.
     page.click("nav >> text=Report")
     expect(page.locator("#history tbody tr")).to_have_count(2)
     expect(page.locator("#classes")).to_contain_text(new)
+    for row, version in enumerate(versions(model)):  # as 'fdcnet history' writes it
+        size = f"{round(version.num_bytes / 1e6, 1):g} MB"
+        expect(page.locator("#history tbody tr").nth(row).locator("[data-head=size]")).to_have_text(size)
+    page.click("nav >> text=Look")
+    expect(page.locator("#after")).to_have_value("1")
+    expect(page.locator(".guess input").nth(1)).to_be_checked()
+
+    # Back: the panel and Look follow the version that is in use.
+    line, back = page.locator("#lesson-line"), page.locator("#roll-back")
     page.click("nav >> text=Teach")
-    page.click("text=Roll back")
+    expect(line).to_contain_text("The new version is in use.")
+    back.click()
     expect(page.locator("#model-facts")).to_have_text("Knows 2 classes, learned in 1 task")
+    expect(line).to_have_text("Taken back: version 1 is in use.")
+    expect(page.locator("#lesson-title")).to_have_text(f"Version 2 learned {new}")
+    expect(page.locator("#lesson-title")).to_be_focused()
+    expect(back).to_be_hidden()
     assert new not in Localizer.load(model).classes
+    page.click("nav >> text=Look")
+    expect(page.locator("#answer-when")).to_have_text("The model sees")
+    expect(page.locator(".guess input").nth(0)).to_be_checked()
     page.click("nav >> text=Report")
     page.click("text=Use this one")
     expect(page.locator("#model-facts")).to_have_text("Knows 3 classes, learned in 2 tasks")
+    page.click("nav >> text=Look")
+    expect(page.locator("#after")).to_have_value("2")
+    expect(page.locator(".guess")).to_have_count(3)
+    page.click("nav >> text=Teach")
+    expect(line).to_contain_text("The new version is in use.")
+    assert visit.complaints == []
+    rollback(model)  # in a terminal: the page does not know
+    back.click()
+    expect(page.locator("#problem")).to_contain_text("Version 1 is in use, not version 2.")
+    expect(line).to_have_text("Taken back: version 1 is in use.")
+    expect(back).to_be_hidden()
+    assert "409" in visit.complaints.pop()
+    visit.end()
+
+
+def test_what_was_left_out_is_seen(browser: Any, server: tuple[str, Path], photos: Dataset, tmp_path: Path) -> None:
+    visit = Visit(browser, server[0])
+    page, expect = visit.page, playwright.expect
+    notes, blank = page.locator("#lesson-notes"), page.locator(".thumbs .blank img")
+    (tmp_path / "broken.jpg").write_bytes(b"no photo")
+    page.click("nav >> text=Teach")
+    good = [record.path for record in of(photos.train, photos.classes[2])]
+    page.fill(".card input[type=text]", "heron")
+    page.set_input_files(".card input[type=file]", [*good[:3], tmp_path / "broken.jpg"])
+    expect(blank).to_have_count(1)
+    expect(blank).to_have_attribute("alt", "broken.jpg")
+
+    page.click("#start")  # four were sent, three can be read
+    expect(page.locator("#lesson-title")).to_have_text("It did not learn")
+    expect(notes.locator("text=broken.jpg: not an image")).to_be_visible()
+
+    page.click("text=Back to the photos")
+    page.set_input_files(".card input[type=file]", good[3:])
+    page.click("#start")
+    expect(page.locator("#outcome")).to_contain_text("1 photo could not be used: see below.")
+    expect(notes.locator("li").first).to_be_visible()
+    notes.locator("summary").click()
+    page.wait_for_selector("#lesson-curves polyline")
+    expect(notes.locator("li").first).to_be_hidden()  # who closed it has seen it
+    page.click("#cancel")
+    expect(page.locator("#lesson-title")).to_have_text("Cancelled")
     visit.end()
 
 
@@ -291,17 +356,26 @@ def test_failures_are_said(browser: Any, server: tuple[str, Path], photos: Datas
     playwright.expect(page).to_have_title("shapes · fdcnet")
     (tmp_path / "broken.jpg").write_bytes(b"no photo")
     page.set_input_files("#look-file", tmp_path / "broken.jpg")
-    playwright.expect(said).to_contain_text("cannot be read: not an image")
+    playwright.expect(said.locator("p")).to_have_text(re.compile("^broken.jpg cannot be read: not an image"))
     playwright.expect(page.locator("#look-drop")).to_be_visible()
     Image.open(photos.test[0].path).save(tmp_path / "photo.tif")
     visit.look_at(tmp_path / "photo.tif")  # the browser cannot show it, the server helps
     assert page.evaluate("document.getElementById('photo').naturalWidth") == 56
     with (tmp_path / "huge.jpg").open("wb") as file:
-        file.truncate(33 * 2**20)
+        file.truncate(33_000_000)
     page.set_input_files("#look-file", tmp_path / "huge.jpg")
     playwright.expect(said).to_contain_text("33 MB; up to 32 MB are taken")
     page.click("#problem button")
     playwright.expect(said).to_be_hidden()
+    (tmp_path / "empty.jpg").touch()
+    page.set_input_files("#look-file", tmp_path / "empty.jpg")
+    playwright.expect(said.locator("p")).to_have_text("empty.jpg is empty.")
+    (tmp_path / "notes.txt").write_text("ten bytes.")
+    page.click("nav >> text=Teach")
+    page.set_input_files(".card input[type=file]", [tmp_path / name for name in ("notes.txt", "huge.jpg", "empty.jpg")])
+    wrong = "Left out: notes.txt (no photo), huge.jpg (larger than 32 MB), empty.jpg (empty)."
+    playwright.expect(said.locator("p")).to_have_text(wrong)
+    page.click("nav >> text=Look")
     visit.context.set_offline(True)
     page.set_input_files("#look-file", photos.test[1].path)
     playwright.expect(said).to_contain_text("The server does not answer")

@@ -167,6 +167,12 @@ def test_a_format_that_browsers_do_not_show_comes_back_as_jpeg(client: TestClien
     assert got["preview"].startswith("data:image/jpeg;base64,")
 
 
+def test_limits_are_in_the_megabytes_that_are_written(client: TestClient) -> None:
+    limits = client.get("/api/model").json()["limits"]
+    assert (limits["photo_bytes"], limits["lesson_bytes"]) == (32_000_000, 2_000_000_000)
+    assert refused(client.post("/api/look", content=b"x" * 32_000_001), 413) == "That is more than 32 MB."
+
+
 def test_what_another_command_changes_is_noticed(client: TestClient, model: Path) -> None:
     assert len(client.get("/api/model").json()["tasks"]) == 2
     rollback(model)

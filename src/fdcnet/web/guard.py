@@ -124,7 +124,7 @@ def refusal(error: UserError) -> JSONResponse:
 
 
 def too_large(limit: int) -> Refused:
-    return Refused(413, f"That is more than {limit // 2**20} MB.", "Send smaller photos, or fewer at a time.")
+    return Refused(413, f"That is more than {limit // 10**6} MB.", "Send smaller photos, or fewer at a time.")
 
 
 def is_local(host: str) -> bool:

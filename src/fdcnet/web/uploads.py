@@ -14,8 +14,8 @@ from fdcnet.data.decode import BadImage, decode
 from fdcnet.data.records import Dataset, Record
 from fdcnet.web.guard import Refused
 
-MAX_PHOTO = 32 * 2**20  # bytes
-MAX_LESSON = 2 * 2**30
+MAX_PHOTO = 32 * 10**6  # bytes
+MAX_LESSON = 2 * 10**9
 MAX_PHOTOS = 1000
 MAX_CLASSES = 100
 HOW = "Send form fields in turn: class, then its photos as photo, the next class, and so on."
@@ -82,7 +82,7 @@ def _sort(form: FormData, upload: Upload) -> None:
 def _store(sent: UploadFile, path: Path) -> str | None:
     """Why it is not kept, if it is not."""
     if (sent.size or 0) > MAX_PHOTO:
-        return f"larger than {MAX_PHOTO // 2**20} MB"
+        return f"larger than {MAX_PHOTO // 10**6} MB"
     with path.open("xb") as file:
         shutil.copyfileobj(sent.file, file)
     try:

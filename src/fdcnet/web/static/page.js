@@ -5,7 +5,7 @@
 const $ = (id) => document.getElementById(id);
 const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
 const count = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
-const megabytes = (bytes) => `${Math.max(1, Math.round(bytes / 2 ** 20))} MB`;
+const megabytes = (bytes) => `${Number((bytes / 1e6).toFixed(1))} MB`;
 const later = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 function fill(element, attributes, children) {
@@ -61,6 +61,7 @@ let model = null;
 let ready = null; // a promise: somebody may choose a photo before the model is known
 
 async function readModel() {
+  const before = model;
   model = await ask("api/model");
   const classes = model.tasks.flatMap((task) => task.classes);
   document.title = `${model.name} · fdcnet`;
@@ -69,7 +70,10 @@ async function readModel() {
     ? `Knows ${count(classes.length, "class", "classes")}, learned in ${count(model.tasks.length, "task")}`
     : "Knows nothing yet: teach it two classes to begin with";
   $("fewest").textContent = model.limits.fewest;
+  if (before?.version === model.version && before.tasks.length === model.tasks.length) return;
   setUpPast();
+  lookAnew();
+  if (lesson?.state === "done") showInUse();
 }
 const knows = (name) => model?.tasks.some((task) => task.classes.includes(name));
 
@@ -82,6 +86,7 @@ async function lookAt(file) {
   if (file.size > model.limits.photo_bytes) {
     throw new Problem(`That photo has ${megabytes(file.size)}; up to ${megabytes(model.limits.photo_bytes)} are taken.`);
   }
+  if (!file.size) throw new Problem(`${file.name} is empty.`);
   allWell();
   if (location.hash !== "#look") location.hash = "#look";
   URL.revokeObjectURL($("photo").src);
@@ -91,6 +96,14 @@ async function lookAt(file) {
   $("look-drop").hidden = true;
   $("seen").hidden = false;
   await answer();
+}
+
+/** Another version is in use: what the old one said of the photo is of no use any more. */
+function lookAnew() {
+  if ($("seen").hidden) return;
+  Object.assign(looking, { answers: new Map(), answer: null, chosen: null });
+  clearOverlay();
+  guarded(answer)();
 }
 
 /** Ask about the photo, as the sliders and the chosen class want it, and show it unless something newer was asked. */
@@ -116,6 +129,7 @@ async function answer() {
       $("seen").hidden = true;
       $("look-drop").hidden = false;
     }
+    error.message = error.message.replace(/^photo (?=cannot be read)/, () => `${file.name} `);
     throw error;
   } finally {
     if (turn === looking.turn) $("stage").classList.remove("waiting");
@@ -136,6 +150,8 @@ function show(found) {
   $("answer-when").textContent = found.how === "now" ? "The model sees" : `After task ${looking.after} it would have said`;
   $("answer-class").textContent = best.class;
   $("answer-facts").textContent = `${percent(best.score)} sure · learned in task ${best.task}`;
+  $("answer-note").textContent = `It always names one of the ${count(found.num_classes, "class", "classes")} it `
+    + `${found.how === "now" ? "knows" : "knew"}; the percentage is a score, not a promise.`;
   const guesses = found.top.map((guess) =>
     tag("label", { class: "guess" },
       tag("input", { type: "radio", name: "guess", value: guess.class, checked: guess.class === found.class,
@@ -151,7 +167,7 @@ function show(found) {
   $("photo").alt = `Your photo: ${found.class} is boxed`;
   paint(found.fine, found.side);
   drawBox();
-  say(`${best.class}, ${percent(best.score)}`);
+  if (!$("part-look").hidden) say(`${best.class}, ${percent(best.score)}`);
 }
 
 function bar(share) {
@@ -303,19 +319,34 @@ function cardElement(card) {
 }
 
 function addPhotos(card, files) {
-  const usable = files.filter((file) => file.size <= model.limits.photo_bytes && !/^(text|video|audio)\//.test(file.type));
-  if (usable.length < files.length) {
-    const first = files.find((file) => !usable.includes(file));
-    complain(new Problem(`Left out: ${first.name}${files.length - usable.length > 1 ? " and others" : ""}. Photos have up to ${megabytes(model.limits.photo_bytes)}.`));
+  const usable = files.filter((file) => !unfit(file));
+  const others = files.filter(unfit);
+  if (others.length) {
+    const named = others.slice(0, 3).map((file) => `${file.name} (${unfit(file)})`).join(", ");
+    complain(new Problem(`Left out: ${named}${others.length > 3 ? ` and ${others.length - 3} more` : ""}.`));
   }
   card.files.push(...usable.map((file) => ({ file, link: URL.createObjectURL(file) })));
   drawPhotos(card);
   renew();
 }
 
+/** Why a file is not even sent, if it is not. */
+function unfit(file) {
+  if (/^(text|video|audio)\//.test(file.type)) return "no photo";
+  if (!file.size) return "empty";
+  return file.size > model.limits.photo_bytes ? `larger than ${megabytes(model.limits.photo_bytes)}` : null;
+}
+
+/** The browser cannot show it; the server may still be able to read it. */
+function markBlank({ target }, { name }) {
+  target.alt = name;
+  target.parentElement.title = `${name} cannot be shown here`;
+  target.parentElement.classList.add("blank");
+}
+
 function drawPhotos(card) {
   const thumbs = card.files.map((photo, number) =>
-    tag("li", {}, tag("img", { src: photo.link, alt: "", loading: "lazy" }),
+    tag("li", {}, tag("img", { src: photo.link, alt: "", loading: "lazy", onerror: (event) => markBlank(event, photo.file) }),
       tag("button", { type: "button", "aria-label": `Remove photo ${number + 1}`, onclick: () => {
         URL.revokeObjectURL(photo.link);
         card.files.splice(card.files.indexOf(photo), 1);
@@ -391,8 +422,9 @@ async function startLesson(event) {
   }
   $("start").disabled = true;
   try {
-    const lesson = await send(`api/lesson?more=${cards.some((card) => knows(card.name))}`, form);
-    showLesson(lesson);
+    const started = await send(`api/lesson?more=${cards.some((card) => knows(card.name))}`, form);
+    notesOpened = $("lesson-notes").open = false;
+    showLesson(started);
     $("lesson-title").focus();
     follow();
   } finally {
@@ -419,6 +451,8 @@ function send(path, form) {
   });
 }
 
+let lesson = null; // as it was shown last
+let notesOpened = false;
 let following = false;
 
 async function follow() {
@@ -426,9 +460,9 @@ async function follow() {
   following = true;
   try {
     for (;;) {
-      let lesson;
+      let now;
       try {
-        lesson = await ask("api/lesson");
+        now = await ask("api/lesson");
       } catch (error) {
         if (!(error instanceof Gone)) throw error;
         complain(error);
@@ -436,14 +470,14 @@ async function follow() {
         continue;
       }
       if (!$("problem").hidden && $("problem").textContent.includes("does not answer")) allWell();
-      if (lesson.state === "none") { // the server was started anew
+      if (now.state === "none") { // the server was started anew
         complain(new Problem("The server was started again: the lesson is lost, the model is as it was."));
         backToCards();
         return;
       }
-      if (lesson.state === "done") await readModel();
-      showLesson(lesson);
-      if (lesson.state !== "learning") {
+      if (now.state === "done") await readModel();
+      showLesson(now);
+      if (now.state !== "learning") {
         say($("lesson-title").textContent);
         $("lesson-title").focus();
         return;
@@ -457,19 +491,22 @@ async function follow() {
   }
 }
 
-function showLesson(lesson) {
+function taught() {
   const names = lesson.classes.map((entry) => entry.name);
-  const what = names.length > 3 ? count(names.length, "class", "classes") : names.join(", ");
+  return names.length > 3 ? count(names.length, "class", "classes") : names.join(", ");
+}
+
+function showLesson(now) {
+  lesson = now;
   const going = lesson.state === "learning";
   $("lesson-form").hidden = true;
   $("lesson").hidden = false;
   $("lesson-title").textContent = {
-    learning: `Learning ${what}`, done: `It has learned ${what}`, failed: "It did not learn", cancelled: "Cancelled",
-  }[lesson.state];
+    learning: `Learning ${taught()}`, failed: "It did not learn", cancelled: "Cancelled",
+  }[lesson.state] ?? "";
   $("lesson-line").textContent = going ? goingLine(lesson) : {
-    done: `In ${inWords(lesson.seconds)}. The new version is in use.`, cancelled: "The model is as it was.",
-    failed: `${lesson.problem ?? ""} ${lesson.remedy ?? ""}`,
-  }[lesson.state];
+    cancelled: "The model is as it was.", failed: `${lesson.problem ?? ""} ${lesson.remedy ?? ""}`,
+  }[lesson.state] ?? "";
   $("lesson-line").classList.toggle("wrong", lesson.state === "failed");
   $("lesson-progress").hidden = $("cancel").hidden = !going;
   $("cancel").disabled = lesson.cancelling;
@@ -479,8 +516,20 @@ function showLesson(lesson) {
   const notes = [...lesson.left_out.map((photo) => `Left out: ${photo.name}: ${photo.reason}`), ...lesson.notes];
   $("lesson-notes").hidden = !notes.length;
   $("lesson-notes").lastElementChild.replaceChildren(...notes.map((note) => tag("li", {}, note)));
+  if (!notesOpened && notes.some((note) => note.startsWith("Left out"))) notesOpened = $("lesson-notes").open = true;
   $("outcome").replaceChildren(...(going ? [meanwhile(lesson)] : outcome(lesson)));
+  if (lesson.state === "done") showInUse();
   $("lesson-curves").open = going;
+}
+
+/** Of a lesson that is done: whether what it made is still in use, and only then the way back. */
+function showInUse() {
+  const { report, seconds } = lesson;
+  const used = model.version === report.version;
+  $("lesson-title").textContent = used ? `It has learned ${taught()}` : `Version ${report.version} learned ${taught()}`;
+  if (used) $("lesson-line").textContent = `In ${inWords(seconds)}. The new version is in use.`;
+  else $("lesson-line").textContent = `${model.version < report.version ? "Taken back: v" : "V"}ersion ${model.version} is in use.`;
+  if ($("roll-back")) $("roll-back").hidden = !used;
 }
 
 function goingLine(lesson) {
@@ -519,11 +568,17 @@ function outcome(lesson) {
     lesson.state === "done" ? "Teach it more" : "Back to the photos");
   if (lesson.state !== "done") return [tag("p", { class: "buttons" }, again)];
   const { report } = lesson;
-  const back = tag("button", { type: "button", onclick: guarded(async () => {
-    await ask("api/rollback", { method: "POST" });
-    await readModel();
-    back.replaceWith(tag("span", { class: "note" }, "Taken back: the version before is in use again."));
-    say("Taken back.");
+  const back = tag("button", { type: "button", id: "roll-back", onclick: guarded(async () => {
+    back.disabled = true;
+    try {
+      await ask(`api/rollback?of=${report.version}`, { method: "POST" });
+    } finally {
+      back.disabled = false;
+      back.focus();
+      await readModel(); // also where it was refused: another version is in use
+      if (back.hidden) $("lesson-title").focus();
+    }
+    say($("lesson-line").textContent);
   }) }, "Roll back");
   cards.splice(0).forEach((card) => { card.files.forEach((photo) => URL.revokeObjectURL(photo.link)); card.element.remove(); });
   return [
@@ -718,7 +773,7 @@ guarded(async () => {
   slid();
   await turnTo();
   if (model.version === 0 && !location.hash) location.hash = "#teach";
-  const lesson = await ask("api/lesson");
-  if (lesson.state === "learning" || (lesson.state === "done" && lesson.report.version === model.version)) showLesson(lesson);
-  if (lesson.state === "learning") follow();
+  const now = await ask("api/lesson");
+  if (now.state === "learning" || (now.state === "done" && now.report.version === model.version)) showLesson(now);
+  if (now.state === "learning") follow();
 })();
