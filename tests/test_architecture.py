@@ -26,7 +26,8 @@ MAY_IMPORT = {
     "lock": {"errors"},
     "record": {"errors"},
     "evaluation": {"config", "errors", "geometry", "data", "evaluation"},
-    "training": BOTTOM | {"memory", "methods", "bundle", "lock", "record", "evaluation", "training"},
+    "holdout": {"data", "methods"},
+    "training": BOTTOM | {"memory", "methods", "bundle", "holdout", "lock", "record", "evaluation", "training"},
     "report": {"config", "errors", "wording", "record", "report"},
 }
 """Parts that are not named here (the command, the page, what is built on all the rest) may import any of these."""

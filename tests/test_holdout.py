@@ -9,7 +9,7 @@ import torch
 from fdcnet.config import Config
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Record
-from fdcnet.holdout import Sorted, sort_photos
+from fdcnet.holdout import Sorted, num_taught, sort_photos
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.network import new_network
@@ -66,3 +66,10 @@ def test_what_a_model_holds_is_remembered_when_it_is_given_up(after: Callable[..
     first = sort_photos(after(None, exemplars=range(15), held_out=[20]), photos([30]), photos(NOTHING), None)
     again = sort_photos(after(first), photos(range(30)), photos(NOTHING), 0.99)
     assert 20 in shown(again.measure) and not set(range(15)) & set(shown(again.measure))
+
+
+def test_photos_that_taught_are_told_from_those_that_measured(after: Callable[..., State]) -> None:
+    lesson = sort_photos(None, photos(range(20)), photos(NOTHING), None)
+    model = after(lesson, exemplars=[40], held_out=[50])
+    assert num_taught(model, photos(range(20))) == 16
+    assert num_taught(model, photos([*shown(lesson.measure), 40, 50, 60])) == 1

@@ -22,6 +22,7 @@ from fdcnet.holdout import identities
 from fdcnet.learn import Cancelled, LearnReport, after_tasks, learn, rollback, versions
 from fdcnet.models.network import new_network
 from fdcnet.predict import Localizer
+from fdcnet.training.evaluate import evaluate
 from fdcnet.training.learner import train
 from fdcnet.training.listener import Listener
 
@@ -190,6 +191,12 @@ def renamed(source: Path, target: Path) -> Path:
         for number, file in enumerate(sorted(folder.iterdir(), reverse=True)):
             shutil.copy(file, target / folder.name / f"{number:03d}{file.suffix}")
     return target
+
+
+def test_measuring_with_what_has_taught_is_told(model: Path, photos: Path) -> None:
+    notes = Notes()
+    evaluate(model, str(photos / "first"), device="cpu", listener=notes)
+    assert "24 of 30 photos have taught this model: of these it knows the answer." in notes.texts  # two of ten measured
 
 
 def test_photos_that_lie_in_the_model_are_left_out(model: Path, photos: Path, tmp_path: Path) -> None:

@@ -62,6 +62,12 @@ def in_model(state: State) -> dict[str, bool]:
     return dict.fromkeys(identities(state.held_out) if state.held_out else (), False) | dict.fromkeys(exemplars, True)
 
 
+def num_taught(state: State, photos: PixelCache) -> int:
+    """How many of them the model has learned from, as far as it still knows."""
+    had = state.given | in_model(state)
+    return sum(had.get(name, False) for name in identities(photos))
+
+
 def _once(names: Sequence[str], seen: Collection[str]) -> list[int]:
     """Rows of the photos that have not been seen, each of them once."""
     first = {name: row for row, name in reversed(list(enumerate(names))) if name not in seen}

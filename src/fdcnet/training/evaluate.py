@@ -14,6 +14,7 @@ from fdcnet.errors import UserError
 from fdcnet.evaluation.evaluator import SWEEP
 from fdcnet.evaluation.incremental import build_results, score_task
 from fdcnet.evaluation.table import Table
+from fdcnet.holdout import num_taught
 from fdcnet.methods import find_method
 from fdcnet.training.checks import refuse_protocol
 from fdcnet.training.listener import Listener
@@ -55,6 +56,8 @@ def evaluate(
     if foreign := len(test) - len(records):
         runtime.listener.note(f"Left out: {count(foreign, 'photo')} of classes the model does not know.")
     photos = runtime.decode("decoding photos", records, state.config.data.size)
+    if data and (taught := num_taught(state, photos)):
+        runtime.listener.note(f"{taught} of {len(photos)} photos have taught this model: of these it knows the answer.")
     [table] = measure(state, find_method(state.config.method)(), runtime, photos, [changed], sweep)
     results = build_results(
         dataset=name,
