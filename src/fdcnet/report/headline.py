@@ -17,7 +17,8 @@ def task_line(runs: Sequence[Run]) -> str:
 
 def verdict(runs: Sequence[Run]) -> Markup:
     """What was done and how it ended in two sentences, made from the record alone."""
-    photos = f"the photos of the data set {runs[0].data_name}" if runs[0].data_name else "photos"
+    names = list(dict.fromkeys(str(run.data_name) for run in runs if run.data_name))
+    photos = f"the photos of the data set{'s' if len(names) > 1 else ''} {listing(names)}" if names else "photos"
     pace = ", task after task" if runs[0].num_tasks > 1 else ""
     learned = f"The model learned from {photos} and their class names alone{pace}; it was never shown a box."
     return tag("p", f"{learned} {_outcome(runs)}", class_="lead")

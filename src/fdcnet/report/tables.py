@@ -248,8 +248,7 @@ def to_rich(table: Table, title: str | None = None, digits: int = 1) -> rich.tab
 
     drawn = rich.table.Table(title=title)
     for i, name in enumerate(table.header):
-        width = 0 if i else min(16, max((len(show(row[0])) for row in table.rows), default=0))
-        drawn.add_column(Text(name), justify="right" if i else "left", min_width=width)
+        drawn.add_column(Text("\n".join(name.split())), justify="right" if i else "left", overflow="fold")
     for row in table.rows:
         drawn.add_row(*(Text(show(cell, digits)) for cell in row))
     return drawn

@@ -40,7 +40,7 @@ def evaluate(
     changes = dict(protocol or {})
     if "threshold" in changes:
         changes.setdefault("threshold_source", "given for this evaluation")
-    changed = from_dict(Protocol, to_dict(state.config.protocols[0]) | changes, "protocol.")
+    changed = from_dict(Protocol, to_dict(state.config.protocols[0]) | changes)
     refuse_protocol(changed)
     runtime = Runtime.of(replace(state.config, device=device), cache_dir, listener)
     runtime.place(state.network)
