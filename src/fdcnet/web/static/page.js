@@ -149,9 +149,9 @@ function show(found) {
   const best = found.top[0];
   $("answer-when").textContent = found.how === "now" ? "The model sees" : `After task ${looking.after} it would have said`;
   $("answer-class").textContent = best.class;
-  $("answer-facts").textContent = `${percent(best.score)} sure · learned in task ${best.task}`;
+  $("answer-facts").textContent = `Score ${percent(best.score)} · learned in task ${best.task}`;
   $("answer-note").textContent = `It always names one of the ${count(found.num_classes, "class", "classes")} it `
-    + `${found.how === "now" ? "knows" : "knew"}; the percentage is a score, not a promise.`;
+    + `${found.how === "now" ? "knows" : "knew"}; its score is no probability.`;
   const guesses = found.top.map((guess) =>
     tag("label", { class: "guess" },
       tag("input", { type: "radio", name: "guess", value: guess.class, checked: guess.class === found.class,
