@@ -399,6 +399,11 @@ def _convert(hint: Any, value: Any, key: str, default: Any = None) -> Any:
             raise UserError(f"'{key}' cannot be {value!r}.", f"Choose one of: {', '.join(map(str, choices))}.")
         return value
     if origin is tuple:
+        gap = next((n for i, n in enumerate(value) if n != str(i)), None) if isinstance(value, dict) else None
+        if gap is not None:
+            raise UserError(
+                f"There is no {key.removesuffix('s')} {gap}: they count from 0.", f"The next is {key}.{len(value) - 1}."
+            )
         items = value.values() if isinstance(value, dict) else value
         if isinstance(items, str) or not hasattr(items, "__iter__"):
             raise UserError(f"'{key}' must be a list, not {value!r}.", f"Write {key}=[...].")
@@ -428,10 +433,6 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
             raise UserError(f"'{'.'.join(groups[: i + 1])}' is a single value.", f"It has no key '{last}'.")
         values[name] = inner
         values = inner
-        if name == "protocols" and i + 1 < len(groups) and groups[i + 1].isdigit() and int(groups[i + 1]) > len(inner):
-            raise UserError(
-                f"There is no protocol {groups[i + 1]}: they count from 0.", f"The next is protocols.{len(inner)}."
-            )
     values[last] = value
 
 

@@ -53,10 +53,7 @@ def load(paths: Sequence[Path]) -> list[Run]:
 
 
 def opened(paths: Sequence[Path]) -> list[Run]:
-    """A folder with nothing but results is what `fdcnet evaluate` wrote."""
-    alone = [not (path / "run.json").exists() and (path / "results.json").is_file() for path in paths]
-    files = [path / "results.json" if only else path for path, only in zip(paths, alone, strict=True)]
-    return [_from_file(path) if path.is_file() else _from_folder(path) for path in files]
+    return [_from_file(path) if path.is_file() else _from_folder(path) for path in map(_results_alone, paths)]
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
@@ -67,6 +64,12 @@ def distinct(runs: Sequence[Run]) -> list[Run]:
         names = [name + part(i) if name in shared else name for i, name in enumerate(names)]
     seeds = [f", {len(run.main['seeds'])} seeds" if "seeds" in run.main else "" for run in runs]
     return [replace(run, label=names[i] + seeds[i], style=i) for i, run in enumerate(runs)]
+
+
+def _results_alone(path: Path) -> Path:
+    """`fdcnet evaluate` writes a folder with results and without a run."""
+    results = path / "results.json"
+    return results if results.is_file() and not (path / "run.json").exists() else path
 
 
 def _from_folder(folder: Path) -> Run:
