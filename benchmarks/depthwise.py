@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fdcnet.models import depthwise
-from fdcnet.models.depthwise import Padding, depthwise_conv2d
+from fdcnet.models.kernels import depthwise
+from fdcnet.models.kernels.depthwise import Padding, depthwise_conv2d
 
 Conv = Callable[[Tensor, Tensor, int, Padding, int], Tensor]
 TOLERANCE = 1e-2

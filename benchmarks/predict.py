@@ -18,10 +18,10 @@ import torch
 
 from fdcnet.config import load
 from fdcnet.data.sources.files import listing
+from fdcnet.inference.localizer import BATCH, Localizer
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.network import new_network
-from fdcnet.predict import BATCH, Localizer
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 
 from fdcnet.data.sources.files import listing
-from fdcnet.predict import Localizer
+from fdcnet.inference.localizer import Localizer
 
 WARM_UP = 10
 

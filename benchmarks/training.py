@@ -20,7 +20,7 @@ from fdcnet.data.records import Batch
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.methods.finetune import Finetune
-from fdcnet.models import depthwise, norm
+from fdcnet.models.kernels import depthwise, norm
 from fdcnet.models.network import new_network
 from fdcnet.training.optim import make_optimizer
 

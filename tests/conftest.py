@@ -12,7 +12,7 @@ from fdcnet.config import Config
 from fdcnet.data.records import Dataset
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.methods import find_method
-from fdcnet.training.learner import train
+from fdcnet.training.run import train
 
 settings.register_profile("fdcnet", deadline=None)  # how long a case takes says nothing on a busy machine
 settings.load_profile("fdcnet")

@@ -10,27 +10,26 @@ import fdcnet
 
 SOURCE = Path(fdcnet.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-BOTTOM = {"config", "errors", "geometry", "wording", "data", "losses", "models"}
+BOTTOM = {"config", "errors", "files", "geometry", "text", "data", "losses", "models"}
+LAYERS = ("memory", "methods", "runtime", "store", "evaluation", "training", "inference", "teaching")
+"""From low to high: each may import itself, the layers before it, and the bottom."""
 
-MAY_IMPORT = {
+MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "wording": set(),
-    "config": {"errors"},
+    "text": set(),
+    "files": {"errors"},
+    "config": {"errors", "files"},
     "geometry": {"errors"},
-    "data": {"config", "errors", "geometry", "wording", "data"},
+    "data": {"config", "errors", "files", "geometry", "text", "data"},
     "losses": {"config", "errors", "losses"},
-    "models": {"config", "errors", "models"},
-    "memory": BOTTOM,
-    "methods": {"config", "errors", "data", "losses", "models", "memory", "methods"},
-    "bundle": BOTTOM | {"memory", "methods"},
-    "lock": {"errors"},
-    "record": {"errors"},
-    "evaluation": {"config", "errors", "geometry", "data", "evaluation"},
-    "holdout": {"data", "methods"},
-    "training": BOTTOM | {"memory", "methods", "bundle", "holdout", "lock", "record", "evaluation", "training"},
-    "report": {"config", "errors", "wording", "record", "report"},
+    "models": {"config", "errors", "files", "models"},
+    **{layer: BOTTOM | set(LAYERS[: i + 1]) for i, layer in enumerate(LAYERS)},
+    "report": {"config", "errors", "files", "text", "evaluation", "store", "inference", "report"},
 }
 """Parts that are not named here (the command, the page, what is built on all the rest) may import any of these."""
+
+EXCEPT = {"inference/localizer.py imports fdcnet.teaching.learn." + name for name in ("LearnReport", "learn")}
+"""`Localizer.learn` is an alias of `fdcnet.learn`, imported when it is called."""
 
 NEVER = {"torchvision", "cv2", "matplotlib", "skimage"}
 
@@ -62,12 +61,13 @@ def own_imports(file: Path) -> Iterator[tuple[str, str]]:
 def broken_rules(part: str, allowed: set[str]) -> list[str]:
     files = [file for file in FILES if part_of(file) == part]
     assert files, f"there is no {part}"
-    return [
+    broken = [
         f"{file.relative_to(SOURCE)} imports {name}"
         for file in files
         for imported, name in own_imports(file)
         if imported not in allowed
     ]
+    return [rule for rule in broken if rule not in EXCEPT]
 
 
 @pytest.mark.parametrize("part", MAY_IMPORT)
@@ -111,3 +111,8 @@ def test_the_library_does_not_print() -> None:
 def test_the_core_does_without_heavy_or_fragile_packages() -> None:
     found = [(file.name, name) for file in FILES for name in imports(file) if name.split(".")[0] in NEVER]
     assert found == []
+
+
+def test_few_modules_lie_at_the_root_and_none_is_long() -> None:
+    assert len(list(SOURCE.glob("*.py"))) <= 8
+    assert [file.name for file in FILES if len(file.read_text(encoding="utf-8").splitlines()) > 400] == ["config.py"]

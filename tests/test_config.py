@@ -101,7 +101,7 @@ def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_recipe_of_the_project_loads() -> None:
-    recipes = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
+    recipes = sorted((Path(__file__).parents[1] / "src/fdcnet/recipes").glob("*.yaml"))
     assert recipes
     for recipe in recipes:
         config.load(recipe)

@@ -14,12 +14,12 @@ import typer.main
 
 import fdcnet
 from fdcnet import config as settings
-from fdcnet.bundle import load_bundle
 from fdcnet.cli import app
 from fdcnet.config import Config, Protocol
 from fdcnet.data.records import Dataset
 from fdcnet.methods import METHODS, all_methods
 from fdcnet.models.backbones import BACKBONES
+from fdcnet.store.bundle import load_bundle
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -102,7 +102,7 @@ def test_a_command_parses_and_its_settings_exist(arguments: list[str]) -> None:
     assert given.get("method") in {None, *METHODS}
     assert given.get("backbone") in {None, *BACKBONES}
     recipe = given.get("recipe")
-    assert recipe is None or recipe.name == "mine.yaml" or (ROOT / recipe).is_file()
+    assert recipe in {None, "mine.yaml", *settings.recipe_names()}
 
 
 @pytest.mark.parametrize("wrong", ["trian x", "data chek x", "train x --bass 3", "evaluate", "evaluate m --crops many"])

@@ -18,6 +18,7 @@ from fdcnet.errors import UserError
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+RECIPES = Path(__file__).parent / "recipes"
 T = TypeVar("T", bound="DataclassInstance")
 
 
@@ -273,6 +274,13 @@ class Protocol:
         return self.map if self.compensated else f"{self.map}-plain"
 
 
+def refuse_protocol(protocol: Protocol) -> None:
+    if not 0 <= protocol.threshold <= 1:
+        raise UserError(f"A map cannot be cut at {protocol.threshold:g}.", "Set threshold between 0 and 1.")
+    if not 0 < protocol.iou < 1:
+        raise UserError(f"Boxes cannot overlap by {protocol.iou:g}.", "Set iou between 0 and 1, such as 0.5.")
+
+
 @dataclass(frozen=True)
 class Config:
     method: str = "finetune"
@@ -294,9 +302,9 @@ class Config:
     """The first one goes to results.json, each further one to results-<map>.json."""
 
 
-def load(recipe: Path | None = None, overrides: typing.Sequence[str] = (), **flags: Any) -> Config:
+def load(recipe: str | Path | None = None, overrides: typing.Sequence[str] = (), **flags: Any) -> Config:
     """Resolve the settings. `overrides` are `a.b=c` strings; `flags` have `__` for dots, and None where not given."""
-    values = read_recipe(recipe) if recipe else {}
+    values = read_recipe(find_recipe(recipe)) if recipe else {}
     for key, value in parse_overrides(overrides).items():
         _assign(values, key, value)
     for key, value in flags.items():
@@ -322,6 +330,22 @@ def parse_overrides(overrides: typing.Sequence[str]) -> dict[str, Any]:
             raise UserError(f"--set {override!r} has no '='.", "Write it as --set train.batch_size=32.")
         parsed[key.strip()] = _parse_scalar(text)
     return parsed
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def find_recipe(recipe: str | Path) -> Path:
+    """A YAML file, or one of the package's recipes by its name."""
+    if Path(recipe).is_file():
+        return Path(recipe)
+    if str(recipe) in recipe_names():
+        return RECIPES / f"{recipe}.yaml"
+    near = difflib.get_close_matches(Path(recipe).stem, recipe_names(), n=1, cutoff=0.4)
+    hint = f"Did you mean '{near[0]}'? " if near else ""
+    raise UserError(f"There is no recipe '{recipe}'.", f"{hint}'fdcnet config list' shows all of them.")
 
 
 def read_recipe(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from fdcnet import config
 from fdcnet.cli import app, main
 from fdcnet.data.synthetic import make_synthetic
-from fdcnet.learn import learn
 from fdcnet.models.backbones import build_backbone
+from fdcnet.teaching.learn import learn
 
 SMALL = (
     *("--backbone", "tiny", "--weights", "none", "--device", "cpu"),
@@ -314,6 +314,7 @@ VERBS = {
     ("compare",): "Put methods side by side",
     ("methods",): "List the methods",
     ("data", "check"): "Open every photo and say what would spoil training",
+    ("config", "list"): "List the recipes",
     ("config", "show"): "Print the settings as a recipe",
     ("doctor",): "Say what this machine offers",
 }
@@ -409,7 +410,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], None], tuple[str, ...], str, str]] = 
         "holds weights of tiny, not of mobilenet_v1",
         "Choose the backbone tiny",
     ),
-    "recipe missing": (nothing, (*TRAIN, "-r", "no.yaml"), "There is no recipe no.yaml", "Name a YAML file"),
+    "recipe missing": (nothing, (*TRAIN, "-r", "no.yaml"), "There is no recipe 'no.yaml'", "fdcnet config list"),
     "base model missing": (nothing, (*TRAIN, "--base-model", "no"), "There is no model no", "A model is"),
     "memory too small": (
         nothing,

@@ -13,7 +13,7 @@ import pytest
 from fdcnet.config import Config
 from fdcnet.data.records import Dataset
 from fdcnet.methods import METHODS
-from fdcnet.training.learner import train
+from fdcnet.training.run import train
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from fdcnet.bundle import load_bundle
 from fdcnet.config import Config
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Batch, Dataset, Task
@@ -20,10 +19,10 @@ from fdcnet.methods import all_methods, find_method
 from fdcnet.methods.base import State
 from fdcnet.methods.fdcnet import FDCNet
 from fdcnet.models.network import new_network
-from fdcnet.training.learner import train
-from fdcnet.training.listener import Listener
-from fdcnet.training.loop import Epoch
-from fdcnet.training.runtime import Runtime
+from fdcnet.runtime.listener import Epoch, Listener
+from fdcnet.runtime.runtime import Runtime
+from fdcnet.store.bundle import load_bundle
+from fdcnet.training.run import train
 from fdcnet.training.task import learn_task
 
 Make = Callable[..., Config]

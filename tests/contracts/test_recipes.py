@@ -6,9 +6,11 @@ import pytest
 
 from fdcnet import config
 from fdcnet.data.records import Dataset
-from fdcnet.training.learner import train
+from fdcnet.training.run import train
 
-RECIPES = sorted(path for path in (Path(__file__).parents[2] / "recipes").glob("*.yaml") if path.stem.count("-") > 1)
+RECIPES = sorted(
+    path for path in (Path(__file__).parents[2] / "src/fdcnet/recipes").glob("*.yaml") if path.stem.count("-") > 1
+)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)

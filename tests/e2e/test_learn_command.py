@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fdcnet.bundle import load_bundle
 from fdcnet.data.synthetic import make_synthetic
-from fdcnet.versions import versions, writing
+from fdcnet.store.bundle import load_bundle
+from fdcnet.store.versions import versions, writing
 
 SMALL = (
     *("--backbone", "tiny", "--light", "--epochs", "2", "--device", "cpu"),

@@ -16,9 +16,9 @@ from PIL import Image
 from fdcnet import geometry
 from fdcnet.data.records import Dataset, Record
 from fdcnet.data.synthetic import make_synthetic
-from fdcnet.learn import learn
-from fdcnet.predict import Localizer
-from fdcnet.versions import rollback, versions
+from fdcnet.inference.localizer import Localizer
+from fdcnet.store.versions import rollback, versions
+from fdcnet.teaching.learn import learn
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 playwright.expect.set_options(timeout=30_000)  # a loaded machine is slow

@@ -13,7 +13,7 @@ from fdcnet.errors import UserError
 from fdcnet.models.backbones import BACKBONES, Backbone, Cut, build_backbone
 from fdcnet.models.backbones.base import ConvUnit, Lineage, pad_same
 from fdcnet.models.backbones.inception_v3 import Pool
-from fdcnet.models.norm import RELU, RELU6
+from fdcnet.models.kernels.norm import RELU, RELU6
 
 # Channels of F and G, and learned parameters: the published count of each network less its classifier (and aux head).
 FACTS = {

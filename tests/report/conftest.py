@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from fdcnet.record import Example, RunRecord
+from fdcnet.store.record import Example, RunRecord
 
 TASKS = [["disc", "ring", "square"], ["kite", "cross"], ["star", "bar"]]
 COLOURS = {

@@ -9,12 +9,12 @@ import pytest
 from PIL import Image
 
 from fdcnet.errors import UserError
-from fdcnet.record import RunRecord, read_json, write_json
 from fdcnet.report.comparable import differences
 from fdcnet.report.compare import compare, named_results, write_comparison
 from fdcnet.report.curves import lost
 from fdcnet.report.runs import all_results, load
 from fdcnet.report.tables import comparison_table, narrow
+from fdcnet.store.record import RunRecord, read_json, write_json
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from fdcnet.errors import UserError
-from fdcnet.record import RunRecord, read_json, write_json
 from fdcnet.report import write_report
+from fdcnet.store.record import RunRecord, read_json, write_json
 
 HOSTILE = """"><script>alert('x')</script><img src=http://evil.example onerror=alert(1)>&amp;"""
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from fdcnet.errors import UserError
-from fdcnet.record import read_json, write_json
 from fdcnet.report.comparable import differences
 from fdcnet.report.compare import compare, named_results, write_comparison
 from fdcnet.report.curves import forgetting_curve
 from fdcnet.report.runs import Run
 from fdcnet.report.tables import comparison_table, narrow, show
+from fdcnet.store.record import read_json, write_json
 
 Changed = Callable[[dict[str, Any]], None]
 

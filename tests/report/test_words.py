@@ -1,7 +1,7 @@
 """Words for numbers."""
 
 from fdcnet.report.words import duration, listing, moment, percent, protocol_in_words, readable, spread
-from fdcnet.wording import count
+from fdcnet.text import count
 
 
 def test_amounts() -> None:

@@ -9,9 +9,9 @@ from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.heads import CosineScores
 from fdcnet.models.network import new_network
+from fdcnet.runtime.runtime import Runtime
 from fdcnet.training.exemplars import pooled_features
 from fdcnet.training.imprint import imprinted_rows
-from fdcnet.training.runtime import Runtime
 
 
 def test_rows_point_to_the_class_mean_and_are_as_long_as_the_old_ones() -> None:

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from fdcnet.config import OptimConfig
 from fdcnet.data.records import Batch
 from fdcnet.methods.base import Losses, Phase
+from fdcnet.runtime.listener import Epoch
 from fdcnet.training import optim
-from fdcnet.training.loop import GUARD_EVERY, Diverged, Epoch, run_phase
+from fdcnet.training.loop import GUARD_EVERY, Diverged, run_phase
 
 NO_AUTOCAST = torch.autocast("cpu", enabled=False)
 PLAIN = OptimConfig(lr=0.1, momentum=0.0, weight_decay=0.0, head_factor=1.0, schedule="constant")

@@ -11,8 +11,8 @@ from fdcnet.config import Config
 from fdcnet.data.records import Dataset
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.errors import UserError
-from fdcnet.training.learner import train
-from fdcnet.training.listener import Listener
+from fdcnet.runtime.listener import Listener
+from fdcnet.training.run import train
 
 Make = Callable[..., Config]
 

@@ -17,8 +17,8 @@ from starlette.testclient import TestClient
 
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.errors import UserError
-from fdcnet.learn import learn, rollback, versions
-from fdcnet.predict import Localizer
+from fdcnet.inference.localizer import Localizer
+from fdcnet.teaching.learn import learn, rollback, versions
 from fdcnet.web import app as web
 from fdcnet.web import lesson as lessons
 from fdcnet.web.app import make_app

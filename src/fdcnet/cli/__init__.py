@@ -26,7 +26,7 @@ from fdcnet.cli import (
 )
 from fdcnet.cli.console import errors
 from fdcnet.errors import UserError
-from fdcnet.export import ExportDiffers
+from fdcnet.inference.export import ExportDiffers
 from fdcnet.training.loop import Diverged
 
 app = typer.Typer(

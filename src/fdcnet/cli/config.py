@@ -1,4 +1,4 @@
-"""`fdcnet config show`"""
+"""`fdcnet config show` and `fdcnet config list`"""
 
 import typer
 
@@ -9,10 +9,16 @@ from fdcnet.cli.console import console
 app = typer.Typer(no_args_is_help=True, help="Settings: what a run would use.")
 
 
+@app.command("list")
+def list_() -> None:
+    """List the recipes that come with fdcnet: DATA-BACKBONE-METHOD."""
+    console.print("\n".join(settings.recipe_names()), markup=False, highlight=False)
+
+
 @app.command()
 def show(recipe: options.Recipe = None, set_: options.Set = []) -> None:  # noqa: B006 typer copies it
     """Print the settings as a recipe: the defaults, changed by a recipe, changed by `--set`.
 
-    Example: `fdcnet config show -r recipes/cub200-mobilenet_v1-joint.yaml --set seed=1 > mine.yaml`
+    Example: `fdcnet config show -r cub200-mobilenet_v1-joint --set seed=1 > mine.yaml`
     """
     console.print(settings.to_yaml(settings.load(recipe, set_)), end="", markup=False, highlight=False)

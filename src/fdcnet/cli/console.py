@@ -7,9 +7,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fdcnet.data.records import Task
-from fdcnet.training.listener import Listener
-from fdcnet.training.loop import Epoch
-from fdcnet.wording import count
+from fdcnet.runtime.listener import Epoch, Listener
+from fdcnet.text import count
 
 console = Console(soft_wrap=True, emoji=False)  # a path may hold :words: between colons
 errors = Console(stderr=True, soft_wrap=True, emoji=False)

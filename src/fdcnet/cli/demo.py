@@ -10,10 +10,10 @@ import typer
 from fdcnet import config as settings
 from fdcnet.cli.console import console, percent, watcher
 from fdcnet.data.synthetic import make_synthetic
-from fdcnet.record import RunRecord
 from fdcnet.report.page import write_report
 from fdcnet.report.tables import brief_table, old_and_new, to_rich
-from fdcnet.training.learner import train
+from fdcnet.store.record import RunRecord
+from fdcnet.training.run import train
 
 RECIPE = Path(__file__).with_name("demo.yaml")
 METHODS = ("baseline", "finetune")

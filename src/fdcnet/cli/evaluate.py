@@ -5,18 +5,18 @@ from typing import Annotated
 
 import typer
 
-from fdcnet.bundle import read_description
 from fdcnet.cli import options
 from fdcnet.cli.console import console, watcher
 from fdcnet.config import Config, parse_overrides
 from fdcnet.data.cache import default_cache_dir
 from fdcnet.errors import UserError
+from fdcnet.evaluation.evaluate import evaluate as run_evaluation
 from fdcnet.evaluation.evaluator import SWEEP
 from fdcnet.evaluation.metrics import threshold_curve
-from fdcnet.record import write_json
 from fdcnet.report.tables import single_table, to_rich
-from fdcnet.training.evaluate import evaluate as run_evaluation
-from fdcnet.versions import versions
+from fdcnet.store.bundle import read_description
+from fdcnet.store.record import write_json
+from fdcnet.store.versions import versions
 
 
 def evaluate(

@@ -8,7 +8,7 @@ import typer
 from fdcnet.cli import options
 from fdcnet.cli.console import console
 from fdcnet.errors import UserError
-from fdcnet.export import export_onnx, export_without_memory
+from fdcnet.inference.export import export_onnx, export_without_memory
 
 
 def export(

@@ -12,12 +12,12 @@ from rich.text import Text
 from fdcnet.cli import options
 from fdcnet.cli.console import console, errors, percent, watcher
 from fdcnet.data.cache import default_cache_dir
-from fdcnet.holdout import HOLDOUT
-from fdcnet.learn import KEEP, LearnReport, versions
-from fdcnet.learn import learn as run_learning
-from fdcnet.learn import rollback as run_rollback
-from fdcnet.plan import BACKBONE, MEMORY_PER_CLASS, in_words
-from fdcnet.versions import can_go_back
+from fdcnet.store.versions import can_go_back
+from fdcnet.teaching.defaults import BACKBONE, MEMORY_PER_CLASS, in_words
+from fdcnet.teaching.holdout import HOLDOUT
+from fdcnet.teaching.learn import KEEP, LearnReport, versions
+from fdcnet.teaching.learn import learn as run_learning
+from fdcnet.teaching.learn import rollback as run_rollback
 
 COLUMNS = {"top1_cls": "class right", "gt_known": "box right", "top1_loc": "both right"}
 

@@ -15,8 +15,8 @@ Set = Annotated[
     ),
 ]
 Recipe = Annotated[
-    Path | None,
-    typer.Option("--recipe", "-r", metavar="FILE", help="A YAML file of settings, such as those in recipes/."),
+    str | None,
+    typer.Option("--recipe", "-r", metavar="NAME", help="A recipe by name (see `fdcnet config list`), or a YAML file."),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Cache = Annotated[

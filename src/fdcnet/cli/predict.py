@@ -14,9 +14,9 @@ from fdcnet.cli import options
 from fdcnet.cli.console import console, errors
 from fdcnet.data.inputs import find_photos
 from fdcnet.errors import UserError
-from fdcnet.predict import Localizer
-from fdcnet.prediction import NONE_OF_THESE, Prediction
-from fdcnet.writers import (
+from fdcnet.inference.localizer import Localizer
+from fdcnet.inference.prediction import NONE_OF_THESE, Prediction
+from fdcnet.inference.writers import (
     ESCAPED,
     LOCAL_FILES,
     CocoWriter,

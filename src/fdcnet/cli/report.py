@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from fdcnet.bundle import has_bundle
 from fdcnet.cli.console import console
 from fdcnet.errors import UserError
 from fdcnet.report.page import write_report
 from fdcnet.report.runs import all_results, load
 from fdcnet.report.tables import brief_table, to_rich
+from fdcnet.store.bundle import has_bundle
 
 
 def report(

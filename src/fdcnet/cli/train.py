@@ -12,7 +12,7 @@ from fdcnet.data.cache import default_cache_dir
 from fdcnet.data.sources import open_dataset
 from fdcnet.report.page import write_report
 from fdcnet.report.tables import BRIEF, results_table, to_rich
-from fdcnet.training.learner import train as run_training
+from fdcnet.training.run import train as run_training
 
 
 def train(

@@ -12,7 +12,7 @@ from typing import TypeVar
 from fdcnet.data.records import Dataset, Record, Task
 from fdcnet.data.sources.files import class_name
 from fdcnet.errors import UserError
-from fdcnet.wording import count
+from fdcnet.text import count
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from fdcnet.report.markup import Markup, join, tag
 from fdcnet.report.runs import Run, all_results
 from fdcnet.report.tables import results_table, summary_table, to_html
 from fdcnet.report.words import duration, moment, protocol_in_words, readable
-from fdcnet.wording import count
+from fdcnet.text import count
 
 
 def numbers(runs: Sequence[Run]) -> Markup:

@@ -6,9 +6,9 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
+from fdcnet.inference.drawing import data_uri
 from fdcnet.report.charts import swatch
 from fdcnet.report.markup import Markup, join, tag
-from fdcnet.report.overlay import data_uri
 from fdcnet.report.photos import TILE, caption_of, key, painted
 from fdcnet.report.runs import Run
 from fdcnet.report.words import readable, spread

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fdcnet.inference.drawing import data_uri, overlay
 from fdcnet.report.charts import swatch
 from fdcnet.report.markup import Markup, join, tag
-from fdcnet.report.overlay import data_uri, overlay
 from fdcnet.report.runs import Run
 from fdcnet.report.tables import MISSING
 from fdcnet.report.words import percent, readable, spread

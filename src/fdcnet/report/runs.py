@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fdcnet.errors import UserError
-from fdcnet.record import SCHEMA, RunRecord, read_mapping
 from fdcnet.report.tables import group_sizes, measured
+from fdcnet.store.record import SCHEMA, RunRecord, read_mapping
 
 
 @dataclass(frozen=True, eq=False)

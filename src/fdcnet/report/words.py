@@ -7,7 +7,7 @@ from typing import Any
 
 from fdcnet.report.markup import Markup, join, tag
 from fdcnet.report.tables import MISSING, show
-from fdcnet.wording import count
+from fdcnet.text import count
 
 GLOSSARY = {
     "Task": "One lesson: a few new classes arrive with photos and class names, but no boxes. "

@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Sequence
 
-from fdcnet.config import Config, Protocol
+from fdcnet.config import Config, refuse_protocol
 from fdcnet.data.records import Task
 from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import Method
 from fdcnet.models.backbones import find_backbone
-from fdcnet.training.frozen import LIGHT_METHODS
+from fdcnet.training.light import LIGHT_METHODS
 
 
 def refuse_impossible(config: Config, method: Method, stream: Sequence[Task]) -> None:
@@ -26,13 +26,6 @@ def refuse_impossible(config: Config, method: Method, stream: Sequence[Task]) ->
         )
     if method.uses_memory:
         ExemplarMemory(config.memory.budget).quota(stream[-1].num_classes)
-
-
-def refuse_protocol(protocol: Protocol) -> None:
-    if not 0 <= protocol.threshold <= 1:
-        raise UserError(f"A map cannot be cut at {protocol.threshold:g}.", "Set threshold between 0 and 1.")
-    if not 0 < protocol.iou < 1:
-        raise UserError(f"Boxes cannot overlap by {protocol.iou:g}.", "Set iou between 0 and 1, such as 0.5.")
 
 
 def refuse_settings(config: Config) -> None:

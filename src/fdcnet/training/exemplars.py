@@ -10,8 +10,8 @@ from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Task
 from fdcnet.memory import herd, rank_by_distance
 from fdcnet.methods.base import State
-from fdcnet.training.runtime import Runtime
-from fdcnet.wording import count
+from fdcnet.runtime.runtime import Runtime
+from fdcnet.text import count
 
 Layer = Literal["shared", "tail", "class"]
 

@@ -7,8 +7,8 @@ from torch import Tensor
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Task
 from fdcnet.methods.base import State
+from fdcnet.runtime.runtime import Runtime
 from fdcnet.training.exemplars import labels_of, pooled_features
-from fdcnet.training.runtime import Runtime
 
 
 @torch.no_grad()

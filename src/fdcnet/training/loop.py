@@ -3,13 +3,13 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fdcnet.data.records import Batch
 from fdcnet.methods.base import Losses, Phase
+from fdcnet.runtime.listener import Epoch
 from fdcnet.training import optim
 
 GUARD_EVERY = 25  # steps between looks at the losses: each look waits for the GPU
@@ -17,17 +17,6 @@ GUARD_EVERY = 25  # steps between looks at the losses: each look waits for the G
 
 class Diverged(RuntimeError):
     """Some loss is no longer a finite number."""
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch was like."""
-
-    number: int  # 1-based
-    losses: dict[str, float]
-    lr: float
-    images_per_second: float
-    seconds: float
 
 
 def run_phase(

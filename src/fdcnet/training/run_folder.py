@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from fdcnet.bundle import read_description
 from fdcnet.config import Config, leaves, to_dict
 from fdcnet.data.records import Task
 from fdcnet.data.stream import fingerprint
@@ -16,10 +15,11 @@ from fdcnet.errors import UserError
 from fdcnet.evaluation.incremental import build_results, score_task
 from fdcnet.evaluation.table import Table
 from fdcnet.methods.base import Method, Phase, State
-from fdcnet.record import RunRecord, commit, environment, truncate_metrics
+from fdcnet.runtime.listener import Epoch
+from fdcnet.store.bundle import read_description
+from fdcnet.store.record import RunRecord, commit, environment, truncate_metrics
 from fdcnet.training import checkpoint, optim
 from fdcnet.training.checkpoint import Checkpoint, Position
-from fdcnet.training.loop import Epoch
 from fdcnet.training.task import Journal
 
 # what each result says about its making

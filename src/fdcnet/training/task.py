@@ -10,14 +10,15 @@ from fdcnet.data.batches import Batches, Key
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Batch, Task
 from fdcnet.methods.base import Method, Phase, State
+from fdcnet.runtime.listener import Epoch
+from fdcnet.runtime.runtime import Runtime
 from fdcnet.training import optim
 from fdcnet.training.checkpoint import Checkpoint, Position
 from fdcnet.training.exemplars import keep_exemplars, labels_of
-from fdcnet.training.frozen import frozen_backbone, shared_views
 from fdcnet.training.imprint import imprint
-from fdcnet.training.loop import Epoch, run_phase
-from fdcnet.training.photos import Photos, gather_photos, indices_of, needs_drawn
-from fdcnet.training.runtime import Runtime
+from fdcnet.training.light import frozen_backbone, shared_views
+from fdcnet.training.loop import run_phase
+from fdcnet.training.sampling import Photos, gather_photos, indices_of, needs_drawn
 from fdcnet.training.seeding import seed_torch
 
 

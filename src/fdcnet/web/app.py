@@ -17,11 +17,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from fdcnet.errors import UserError
-from fdcnet.holdout import FEWEST_PHOTOS
-from fdcnet.learn import KEEP
 from fdcnet.report.page import POLICY, render
 from fdcnet.report.runs import load
-from fdcnet.versions import rollback
+from fdcnet.store.versions import rollback
+from fdcnet.teaching.holdout import FEWEST_PHOTOS
+from fdcnet.teaching.learn import KEEP
 from fdcnet.web import answers
 from fdcnet.web.guard import Guard, Refused, refusal
 from fdcnet.web.lesson import School

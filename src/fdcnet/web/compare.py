@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from PIL import Image
 
-from fdcnet.bundle import load_bundle
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.decode import upright
 from fdcnet.data.records import Record
-from fdcnet.holdout import identities
+from fdcnet.inference.localizer import Localizer
+from fdcnet.inference.prediction import Prediction
 from fdcnet.methods.base import State
-from fdcnet.predict import Localizer
-from fdcnet.prediction import Prediction
+from fdcnet.store.bundle import load_bundle
+from fdcnet.store.photo_history import identities
 from fdcnet.web.model import Model
 from fdcnet.web.uploads import Upload
 

@@ -13,10 +13,9 @@ from safetensors import SafetensorError
 
 from fdcnet.data.records import Task
 from fdcnet.errors import UserError
-from fdcnet.learn import KEEP, Cancelled, learn
-from fdcnet.training.listener import Listener
-from fdcnet.training.loop import Epoch
-from fdcnet.versions import can_go_back
+from fdcnet.runtime.listener import Epoch, Listener
+from fdcnet.store.versions import can_go_back
+from fdcnet.teaching.learn import KEEP, Cancelled, learn
 from fdcnet.web.compare import Compared, compare
 from fdcnet.web.guard import Refused
 from fdcnet.web.model import Model

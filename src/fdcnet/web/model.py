@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from fdcnet.bundle import current_number, has_bundle, in_use, read_description
 from fdcnet.data.decode import upright
-from fdcnet.predict import Localizer, Options
-from fdcnet.prediction import ClassScore, Prediction
-from fdcnet.versions import after_tasks, is_unborn, versions
+from fdcnet.inference.localizer import Localizer, Options
+from fdcnet.inference.prediction import ClassScore, Prediction
+from fdcnet.store.bundle import current_number, has_bundle, in_use, read_description
+from fdcnet.store.versions import after_tasks, is_unborn, versions
+from fdcnet.text import count
 from fdcnet.web.guard import Refused
-from fdcnet.wording import count
 
 LOADED = 4  # versions kept in memory
 PREVIEW = 1600  # pixels of the longer side

@@ -11,7 +11,7 @@ from fdcnet.data.sources.boxes import make_box
 from fdcnet.data.sources.files import FileIndex, class_name, files_named, set_name, subfolders
 from fdcnet.data.sources.splits import Split, assemble, split_in, split_of
 from fdcnet.errors import UserError
-from fdcnet.wording import count
+from fdcnet.text import count
 
 _OTHER_TASKS = ("captions_", "person_keypoints_", "image_info_", "stuff_", "panoptic_")  # lie beside instances_*.json
 

@@ -18,7 +18,7 @@ from fdcnet.data.sources.files import (
 )
 from fdcnet.data.sources.splits import Split, assemble, first, split_of
 from fdcnet.errors import UserError
-from fdcnet.wording import count
+from fdcnet.text import count
 
 
 def recognises(root: Path) -> bool:

@@ -11,7 +11,7 @@ from fdcnet.data.sources.files import files_named, listing, set_name, subfolders
 from fdcnet.data.sources.splits import Split, assemble, first
 from fdcnet.data.sources.tables import rows
 from fdcnet.errors import UserError
-from fdcnet.wording import count
+from fdcnet.text import count
 
 
 class Annotation(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Literal
 from fdcnet.data.records import Dataset, Record
 from fdcnet.data.sources.files import ACCEPTED
 from fdcnet.errors import UserError
-from fdcnet.wording import count
+from fdcnet.text import count
 
 Split = Literal["train", "val", "test"]
 

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fdcnet.models.depthwise import Padding, depthwise_conv2d
-from fdcnet.models.norm import LINEAR, RELU, RELU6, norm_clamp
+from fdcnet.models.kernels.depthwise import Padding, depthwise_conv2d
+from fdcnet.models.kernels.norm import LINEAR, RELU, RELU6, norm_clamp
 
 Channels = tuple[float, float, float]
 Cut = Literal["bas", "dilated", "averaged"]  # see ModelConfig

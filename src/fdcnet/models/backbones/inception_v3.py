@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fdcnet.models.backbones.base import HALF_RANGE, Backbone, ConvUnit, Cut, Lineage, named, pad_same
-from fdcnet.models.depthwise import depthwise_conv2d
+from fdcnet.models.kernels.depthwise import depthwise_conv2d
 
 Step = tuple[int, int | tuple[int, int]]  # output channels, kernel
 Branch = Sequence[Step | list[Step]]  # a list forks: its steps read the same input, their outputs are concatenated

@@ -1,0 +1,81 @@
+"""A saved model on test photos, under its own protocol or a changed one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fdcnet.config import Config, Protocol, from_dict, refuse_protocol, to_dict
+from fdcnet.data.records import Record
+from fdcnet.data.sources import open_dataset
+from fdcnet.data.stream import make_stream
+from fdcnet.errors import UserError
+from fdcnet.evaluation.evaluator import SWEEP
+from fdcnet.evaluation.incremental import build_results, score_task
+from fdcnet.evaluation.measure import measure
+from fdcnet.evaluation.table import Table
+from fdcnet.methods import find_method
+from fdcnet.runtime.listener import Listener
+from fdcnet.runtime.runtime import Runtime
+from fdcnet.store.bundle import load_bundle
+from fdcnet.store.photo_history import num_taught
+from fdcnet.text import count
+
+
+def evaluate(
+    model: Path,
+    data: str | None = None,
+    *,
+    protocol: Mapping[str, Any] | None = None,
+    sweep: Sequence[float] = SWEEP,
+    device: str = "auto",
+    cache_dir: Path | None = None,
+    listener: Listener | None = None,
+) -> tuple[dict[str, Any], Table]:
+    """-> results, per-image table. `data`: other photos than those the model was trained beside; `protocol`: the parts
+    of the model's own one to change.
+    """
+    state = load_bundle(model)
+    changes = dict(protocol or {})
+    if "threshold" in changes:
+        changes.setdefault("threshold_source", "given for this evaluation")
+    changed = from_dict(Protocol, to_dict(state.config.protocols[0]) | changes)
+    refuse_protocol(changed)
+    runtime = Runtime.of(replace(state.config, device=device), cache_dir, listener)
+    runtime.place(state.network)
+
+    name, test = _test_photos(state.config, data, runtime.listener)
+    known = set(state.classes)
+    records = [record for record in test if record.label in known]
+    if not records:
+        raise UserError(
+            f"None of the {len(test)} photos is of a class that the model knows.",
+            f"It knows {len(known)} classes, such as {', '.join(state.classes[:3])}: name the folders like them.",
+        )
+    if foreign := len(test) - len(records):
+        runtime.listener.note(f"Left out: {count(foreign, 'photo')} of classes the model does not know.")
+    photos = runtime.decode("decoding photos", records, state.config.data.size)
+    if data and (taught := num_taught(state, photos)):
+        runtime.listener.note(f"{taught} of {len(photos)} photos have taught this model: of these it knows the answer.")
+    [table] = measure(state, find_method(state.config.method)(), runtime, photos, [changed], sweep)
+    results = build_results(
+        dataset=name,
+        method=state.config.method,
+        backbone=state.config.model.backbone,
+        seed=state.config.seed,
+        protocol=changed,
+        tasks=[score_task(table, changed, [len(state.classes)])],
+    )
+    return results | {"learned_in": len(state.task_sizes)}, table
+
+
+def _test_photos(config: Config, data: str | None, listener: Listener) -> tuple[str, Sequence[Record]]:
+    """Name of the data and its test photos; those that training set aside, if it did."""
+    source = replace(config.data, path=data, format="auto", classes=0) if data else config.data
+    dataset = open_dataset(source)
+    if not data and source.holdout:
+        stream = make_stream(dataset, order=source.order, seed=config.seed, holdout=source.holdout)
+        return dataset.name, stream[-1].test
+    if not dataset.test:
+        listener.note("There is no test part: measuring on all photos.")
+    return dataset.name, dataset.test or dataset.train

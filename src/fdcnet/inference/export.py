@@ -1,0 +1,227 @@
+"""A saved model for others: as ONNX, which runs without PyTorch, or as a bundle without anybody's photos."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fdcnet.config import Config
+from fdcnet.data.batches import rng
+from fdcnet.data.decode import BadImage, decode
+from fdcnet.data.sources.files import listing
+from fdcnet.data.synthetic import class_names, draw
+from fdcnet.errors import UserError
+from fdcnet.evaluation.evaluator import WHOLE, show
+from fdcnet.inference.localizer import predict_protocol
+from fdcnet.memory import ExemplarMemory
+from fdcnet.methods import find_method
+from fdcnet.methods.base import State
+from fdcnet.store.bundle import load_bundle, save_bundle
+from fdcnet.store.record import replacing, write_json
+from fdcnet.store.versions import LEARNED, versions
+from fdcnet.text import count
+
+OPSET = 18
+TOLERANCE = 1e-3  # of probabilities and masks, both in 0..1
+NUM_CHECKED = 8
+
+
+class ExportDiffers(RuntimeError):
+    """The exported model does not say what the model says."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """By how much the exported model differs from PyTorch, at most."""
+
+    photos: str
+    num_photos: int
+    scores: float
+    maps: float
+
+
+class _Answers(nn.Module):
+    """From the bytes of squeezed photos to probabilities and masks, for all classes."""
+
+    pixel_mean: Tensor  # a plain `mean` would meet the name that the exporter gives to an average in the graph
+    pixel_std: Tensor
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.network = state.network
+        self.state, self.method = state, find_method(state.config.method)()
+        lineage = state.network.lineage
+        self.register_buffer("pixel_mean", torch.tensor(lineage.mean).view(1, 3, 1, 1))
+        self.register_buffer("pixel_std", torch.tensor(lineage.std).view(1, 3, 1, 1))
+
+    def forward(self, photos: Tensor) -> tuple[Tensor, Tensor]:
+        images = (photos.permute(0, 3, 1, 2).float() - self.pixel_mean) / self.pixel_std
+        outputs = self.method.outputs(self.state, images)
+        return outputs.scores.softmax(dim=1), outputs.masks
+
+
+def export_onnx(model: Path, file: Path, photos: Path | None = None) -> Check:
+    """Write `file` once it has been found to agree with PyTorch on real photos: those given, or the model's memory."""
+    _need_packages()
+    state = load_bundle(model)
+    answers = _Answers(state).eval().requires_grad_(False)
+    what, shown = _photos_to_check(state, photos)
+    if file.is_dir():
+        raise UserError(f"{file} is a folder.", "Name a file, such as model.onnx.")
+    with replacing(file) as new:
+        _write(answers, shown, new, _metadata(state))
+        return _compare(answers, new, shown, what)
+
+
+def export_without_memory(model: Path, out: Path) -> None:
+    """The same model without exemplars, and without the paths of its maker's machine. It is its own first version."""
+    if out.exists():
+        raise UserError(f"{out} is there already.", "Name a folder that is free.")
+    state = load_bundle(model, memory=False)
+    state.memory = ExemplarMemory(state.memory.budget)
+    state.config = _without_paths(state.config)
+    save_bundle(state, out)
+    [learned] = [version.learned for version in versions(model) if version.current]
+    if learned:  # says whether later lessons are light or full
+        write_json(out / LEARNED, {**learned, "version": 1, "parent": None})
+
+
+def _without_paths(config: Config) -> Config:
+    data = replace(config.data, path=Path(config.data.path).name, order=Path(config.data.order).name)
+    return replace(config, data=data, model=replace(config.model, weights=Path(config.model.weights).name))
+
+
+def _metadata(state: State) -> dict[str, str]:
+    """What a program needs besides the graph. ONNX keeps texts only, so lists and groups are JSON."""
+    protocol, side = predict_protocol(state.config.protocols), state.config.data.crop
+    preprocessing = {
+        "input": "uint8, (batch, height, width, 3), RGB, upright",
+        "resize": f"the whole photo to {side} x {side}, bilinear, without keeping its aspect ratio",
+        "size": [side, side],
+        "normalisation": "inside the graph",
+        "mean": list(state.network.lineage.mean),
+        "std": list(state.network.lineage.std),
+    }
+    postprocessing = {
+        "scores": "probabilities, (batch, classes)",
+        "maps": "masks in 0..1, (batch, classes, h, w), over the whole photo",
+        "normalization": protocol.normalization,
+        "threshold": protocol.threshold,
+    }
+    return {
+        "classes": json.dumps(state.classes, ensure_ascii=False),
+        "tasks": json.dumps(state.task_numbers),
+        "preprocessing": json.dumps(preprocessing),
+        "postprocessing": json.dumps(postprocessing),
+        "method": state.config.method,
+        "backbone": state.config.model.backbone,
+    }
+
+
+def _write(answers: _Answers, photos: Tensor, file: Path, metadata: dict[str, str]) -> None:
+    with _silenced():
+        program = torch.onnx.export(
+            answers,
+            (photos[:2].repeat(2, 1, 1, 1)[:2],),  # a batch of one would be taken for a constant
+            input_names=["photos"],
+            output_names=["scores", "maps"],
+            dynamic_shapes={"photos": {0: torch.export.Dim("batch", min=1, max=4096)}},
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+        assert program is not None
+        _forget_origins(program.model)
+        program.model.metadata_props.update(metadata)
+        program.model.producer_name = "fdcnet"
+        program.save(str(file), external_data=False)
+
+
+def _forget_origins(model: Any) -> None:
+    """The exporter notes for each node and value the lines it came from, with the paths of this machine."""
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+
+
+def _compare(answers: _Answers, file: Path, photos: Tensor, what: str) -> Check:
+    """All photos at once and one alone: the size of a batch must not matter."""
+    runtime: Any = importlib.import_module("onnxruntime")
+    session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    worst = [0.0, 0.0]
+    for batch in (photos, photos[:1]):
+        with torch.inference_mode():
+            wanted = answers(batch)
+        found = session.run(["scores", "maps"], {"photos": batch.numpy()})
+        for i in range(2):
+            worst[i] = max(worst[i], float(np.abs(found[i] - wanted[i].numpy()).max()))
+    if not max(worst) <= TOLERANCE:
+        raise ExportDiffers(
+            f"The ONNX model differs from PyTorch by {worst[0]:.1e} (scores) and {worst[1]:.1e} (maps) on {what}.\n"
+            "Nothing was written. Please report it with the versions that 'fdcnet doctor' prints."
+        )
+    return Check(what, len(photos), *worst)
+
+
+def _photos_to_check(state: State, folder: Path | None) -> tuple[str, Tensor]:
+    """-> what they are, (N, side, side, 3)"""
+    side, size = state.config.data.crop, state.config.data.size
+    if folder is not None:
+        squares = _decoded(listing(folder, deep=True).images if folder.is_dir() else [folder], side)
+        if not squares:
+            raise UserError(f"There are no readable photos in {folder}.", "Name a folder of photos to check with.")
+        return f"{count(len(squares), 'photo')} of {folder}", torch.from_numpy(np.stack(squares))
+    if len(state.memory):
+        pixels = state.memory.all_pixels()
+        spread = torch.linspace(0, len(pixels) - 1, min(NUM_CHECKED, len(pixels))).long()
+        return f"{count(len(spread), 'photo')} of its memory", show(pixels[spread], WHOLE, side)
+    return "generated photos, for the model holds none", show(_generated(size), WHOLE, side)
+
+
+def _decoded(files: Sequence[Path], side: int) -> list[np.ndarray]:
+    squares: list[np.ndarray] = []
+    for file in files:
+        with contextlib.suppress(BadImage):
+            squares.append(decode(file, side))
+        if len(squares) == NUM_CHECKED:
+            break
+    return squares
+
+
+def _generated(side: int) -> Tensor:
+    pictures = [draw(name, side, rng("export", name))[0] for name in class_names(NUM_CHECKED)]
+    return torch.from_numpy(np.stack([np.asarray(picture.convert("RGB")) for picture in pictures]))
+
+
+def _need_packages() -> None:
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        if importlib.util.find_spec(name) is None:
+            remedy = "Install it: pip install 'fdcnet[onnx]'"
+            raise UserError(f"ONNX needs the package {name}, which is not installed.", remedy)
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """The exporter talks to standard output, warnings and logs about itself."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,47 @@
+"""What learning and measuring share: the device, the precision, decoded photos, and somebody who watches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from fdcnet.config import Config
+from fdcnet.data.cache import PixelCache
+from fdcnet.data.records import Record
+from fdcnet.models.network import LocalizationNetwork
+from fdcnet.runtime.device import autocast_for, find_device
+from fdcnet.runtime.listener import Listener
+
+
+@dataclass(frozen=True)
+class Runtime:
+    device: torch.device
+    autocast: torch.autocast
+    cache_dir: Path | None = None
+    listener: Listener = field(default_factory=Listener)
+
+    @classmethod
+    def of(cls, config: Config, cache_dir: Path | None = None, listener: Listener | None = None) -> "Runtime":
+        device = find_device(config.device)
+        torch.backends.cudnn.benchmark = True
+        torch.set_float32_matmul_precision("high")
+        return cls(device, autocast_for(device, config.train.precision), cache_dir, listener or Listener())
+
+    def place(self, network: LocalizationNetwork) -> LocalizationNetwork:
+        """On the device, in the memory layout in which convolutions are fastest."""
+        return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def decode(self, what: str, records: Sequence[Record], size: int) -> PixelCache:
+        cache = PixelCache.build(
+            records,
+            size,
+            self.cache_dir,
+            self.device,
+            progress=lambda done, all_: self.listener.progress(what, done, all_),
+        )
+        if cache.broken:
+            self.listener.note(f"left out, for they cannot be read: {len(cache.broken)} of {len(records)} photos")
+        for path, reason in cache.broken:
+            self.listener.note(f"  {path}: {reason}")
+        return cache

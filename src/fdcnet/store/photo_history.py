@@ -1,0 +1,30 @@
+"""Which photos a model was trained or evaluated with. A photo is identified by its class and its decoded pixels."""
+
+import hashlib
+
+from torch import Tensor
+
+from fdcnet.data.cache import PixelCache
+from fdcnet.methods.base import State
+
+
+def identities(photos: PixelCache) -> list[str]:
+    return [identity(record.label, pixels) for record, pixels in zip(photos.records, photos.pixels, strict=True)]
+
+
+def identity(label: str, pixels: Tensor) -> str:
+    digest = hashlib.blake2b(label.encode("utf-8", "surrogatepass"), digest_size=8)
+    digest.update(pixels.cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def in_model(state: State) -> dict[str, bool]:
+    """The photos that it holds, as in `State.given`: exemplars, and those held out. Both are stored losslessly."""
+    exemplars = (identity(state.classes[label], photo) for label, own in state.memory.pixels.items() for photo in own)
+    return dict.fromkeys(identities(state.held_out) if state.held_out else (), False) | dict.fromkeys(exemplars, True)
+
+
+def num_taught(state: State, photos: PixelCache) -> int:
+    """How many of them the model has learned from, as far as it still knows."""
+    had = state.given | in_model(state)
+    return sum(had.get(name, False) for name in identities(photos))

@@ -1,0 +1,283 @@
+"""The record of a run on disk: what was asked, what happened each epoch, what came out. Readable without this package.
+
+- run.json: command, resolved settings, commit, versions, device, data, class order, seed
+- metrics.jsonl: a line per epoch
+- results.json, and results-<map>.json for each further protocol
+- examples/task-1.json ...: a few test photos after each task, with their maps beside
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import io
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fdcnet.errors import UserError
+
+SCHEMA = 1
+PACKAGES = ("fdcnet", "torch", "numpy", "Pillow", "scipy", "safetensors")
+SOURCE = Path(__file__).resolve().parents[1]
+LONG_NAME = 200  # bytes; file systems allow 255
+COMMIT_VARIABLE = "FDCNET_COMMIT"
+
+Example = tuple[str, NDArray[np.uint8], NDArray[Any], Mapping[str, Any]]  # id, photo (H, W, 3), map (H, W), facts
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run folder. The trainer writes through it, the report reads through it."""
+
+    folder: Path
+
+    @classmethod
+    def create(cls, run_dir: Path, facts: Mapping[str, Any], resume: bool = False) -> "RunRecord":
+        """Start a record in an empty or new folder. With `resume`, continue the run that is there, if one is."""
+        record = cls(Path(run_dir))
+        if record.exists():
+            if not resume:
+                state = "an unfinished" if record.run().get("finished") is None else "a finished"
+                remedy = "Choose another folder, or go on with it: --resume."
+                raise UserError(f"{run_dir} already holds {state} run.", remedy)
+            record._note_resume(facts)
+            return record
+        if record.folder.exists() and not record.folder.is_dir():
+            raise UserError(f"{run_dir} is a file.", "Name a folder for the run.")
+        if record.folder.is_dir() and any(not is_leftover(entry) for entry in record.folder.iterdir()):
+            raise UserError(f"{run_dir} is not empty and not a run.", "Choose an empty or a new folder.")
+        record.folder.mkdir(parents=True, exist_ok=True)
+        record._replace_run({"schema": SCHEMA, **facts, "started": now(), "finished": None, "seconds": None})
+        return record
+
+    @classmethod
+    def open(cls, run_dir: Path) -> "RunRecord":
+        record = cls(Path(run_dir))
+        if not record.exists():
+            raise UserError(f"{run_dir} is not a run: it has no run.json.", "Name the folder that training wrote.")
+        schema = record.run().get("schema")
+        if schema != SCHEMA:
+            problem = f"{run_dir} has record schema {schema!r}; this version reads {SCHEMA}."
+            raise UserError(problem, "Use the version of fdcnet that wrote it.")
+        return record
+
+    def exists(self) -> bool:
+        return (self.folder / "run.json").is_file()
+
+    def run(self) -> dict[str, Any]:
+        return read_mapping(self.folder / "run.json")
+
+    def write_run(self, **facts: Any) -> None:
+        """Add to run.json, or replace what it says under these keys."""
+        self._replace_run({**self.run(), **facts})
+
+    def finish(self, seconds: float | None = None) -> None:
+        """Mark the run as complete. `seconds` of work; without it, the time since the start."""
+        if seconds is None:
+            seconds = (datetime.now(UTC) - datetime.fromisoformat(self.run()["started"])).total_seconds()
+        self.write_run(finished=now(), seconds=round(seconds, 1))
+
+    def append_metrics(self, line: Mapping[str, Any]) -> None:
+        text = json.dumps(plain(line), allow_nan=False) + "\n"
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return list(_read_lines(self.folder / "metrics.jsonl"))
+
+    def write_results(self, results: Mapping[str, Any], name: str = "results") -> None:
+        write_json(self.folder / f"{name}.json", results)
+
+    def results(self) -> dict[str, dict[str, Any]]:
+        """By name: `results` first, then `results-<map>`."""
+        paths = sorted(self.folder.glob("results-*.json"))
+        main = self.folder / "results.json"
+        return {path.stem: read_mapping(path) for path in ([main] if main.is_file() else []) + paths}
+
+    def write_examples(self, task: int, examples: Iterable[Example]) -> None:
+        """Store photos, maps and facts. The list is written last, so that it never names a missing file."""
+        listed = []
+        for name, photo, heat, facts in examples:
+            assert photo.shape == (*heat.shape, 3), "photo and map must have the same height and width"
+            stem = file_stem(name)
+            image, heat_map = f"examples/images/{stem}.jpg", f"examples/task-{task}/{stem}.png"
+            write_bytes(self.folder / image, _encode(photo, "JPEG", quality=92))
+            write_bytes(self.folder / heat_map, _encode(_grey(heat), "PNG"))
+            listed.append({"image": image, "map": heat_map, **facts})
+        write_json(self.folder / "examples" / f"task-{task}.json", listed)
+
+    def examples(self) -> dict[int, list[dict[str, Any]]]:
+        """By task number."""
+        numbered = ((re.fullmatch(r"task-(\d+)", path.stem), path) for path in self.folder.glob("examples/task-*.json"))
+        found = {int(match[1]): read_json(path) for match, path in numbered if match}
+        return dict(sorted(found.items()))
+
+    def _replace_run(self, facts: Mapping[str, Any]) -> None:
+        write_json(self.folder / "run.json", facts)
+
+    def _note_resume(self, facts: Mapping[str, Any]) -> None:
+        """The first start stays on record; what a later one did differently stands beside it."""
+        note = {"time": now(), **{key: facts[key] for key in ("command", "commit", "device") if key in facts}}
+        self.write_run(resumed=[*self.run().get("resumed", []), note])
+
+
+def truncate_metrics(run_dir: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
+    """Drop the lines that a resumed run will write again (and one that a kill has torn)."""
+    path = Path(run_dir) / "metrics.jsonl"
+    if path.is_file():
+        kept = [json.dumps(line) + "\n" for line in _read_lines(path) if keep(line)]
+        write_bytes(path, "".join(kept).encode())
+
+
+def environment(device: str) -> dict[str, Any]:
+    """The facts about this machine that a result depends on, ready for run.json."""
+    return {"device": device, "versions": {"python": platform.python_version(), **_package_versions()}}
+
+
+def commit(folder: Path = SOURCE) -> str | None:
+    """The commit of the checkout that this source lies in, `-dirty` when the source was modified.
+
+    First of all what FDCNET_COMMIT says: for a copy of the checkout that git knows nothing of.
+    """
+    if told := os.environ.get(COMMIT_VARIABLE):
+        return told
+    try:
+        # An installed copy may lie inside somebody else's checkout: its commit says nothing about this source.
+        if Path(_git(folder, "rev-parse", "--show-toplevel")).resolve() / "src" / folder.name != folder.resolve():
+            return None
+        head = _git(folder, "rev-parse", "HEAD")
+        return f"{head}-dirty" if _git(folder, "status", "--porcelain", "--", ".") else head
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_bytes(path, (json.dumps(plain(value), indent=1, allow_nan=False) + "\n").encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    with replacing(path) as new:
+        new.write_bytes(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write a file that then takes the name `path`, all or nothing: a reader, or a run after a kill, sees the
+    old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = beside(path)
+    try:
+        yield new
+        with new.open("rb+") as file:
+            os.fsync(file.fileno())
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def beside(path: Path) -> Path:
+    """A temporary name in the same folder, short enough for any file system."""
+    name = path.name
+    if len(os.fsencode(name)) > LONG_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return path.with_name(f".{name}.tmp")
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether it is a file that a kill has kept from its place."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
+def read_json(path: Path) -> Any:
+    if not path.is_file():
+        raise UserError(f"There is no {path}.", "Name the folder of a run that has got this far.")
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}.", "Restore the file, or repeat the run.") from error
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise UserError(f"{path} does not hold a JSON object.", "Restore the file, or repeat the run.")
+    return value
+
+
+def plain(value: Any) -> Any:
+    """Only what JSON knows: numpy numbers become numbers, what is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def file_stem(name: str) -> str:
+    """A safe file name for any id; a digest keeps apart ids that only differ in what was replaced."""
+    safe = re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:80]
+    return safe if safe == name else f"{safe}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _read_lines(path: Path) -> Iterable[dict[str, Any]]:
+    if not path.is_file():
+        return
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            value = json.loads(line)
+        except ValueError:  # a kill tore it
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def _grey(heat: NDArray[Any]) -> NDArray[np.uint8]:
+    if heat.dtype == np.uint8:
+        return heat
+    return np.rint(255 * np.clip(np.nan_to_num(heat), 0, 1)).astype(np.uint8)
+
+
+def _encode(pixels: NDArray[np.uint8], kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def _package_versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name.lower()] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    # Inside a git hook, GIT_DIR and its kin would point at the hook's repository.
+    surroundings = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    done = subprocess.run(command, env=surroundings, capture_output=True, check=True, timeout=10)
+    return done.stdout.decode("utf-8", "replace").strip()

@@ -1,0 +1,119 @@
+"""Light training: the backbone and the classifier's tail stay as they are; only the heads behind them learn.
+
+The shared features of a few views of each photo are then computed only once. And what never changes cannot drift: the
+features that an old class relies on are the same after every task.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fdcnet.data.batches import Key, normalise, rng, zoom_batch
+from fdcnet.data.records import Batch
+from fdcnet.methods.base import State
+from fdcnet.runtime.runtime import Runtime
+
+LIGHT_METHODS = ("finetune", "joint", "baseline", "fdcnet")  # others have networks that are not held here
+IN_MEMORY = 3e9  # bytes; more go to a file without a name
+CHUNK = 8
+
+
+class Held(nn.Module):
+    """A module that takes part but does not learn: no parameter of it is seen, no statistic of it moves."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = (module.eval().requires_grad_(False),)  # in a tuple, so that it is not registered
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.module[0](features)
+
+
+@contextmanager
+def frozen_backbone(state: State) -> Iterator[nn.Module]:
+    """While it lasts, the networks take shared features for images, and the classifier's tail is held as it is.
+
+    -> the network's backbone
+    """
+    networks = [network for network in (state.network, state.previous) if network is not None]
+    parts = [(network.backbone, network.classifier.tail) for network in networks]
+    for network in networks:
+        network.backbone, network.classifier.tail = nn.Sequential(), Held(network.classifier.tail)
+    try:
+        yield parts[0][0]
+    finally:
+        for network, (backbone, tail) in zip(networks, parts, strict=True):
+            network.backbone, network.classifier.tail = backbone, tail.requires_grad_(True)
+
+
+@dataclass(frozen=True)
+class SharedViews:
+    """Shared features of V views of N photos; channels last, as convolutions want them."""
+
+    features: Tensor  # (V, N, H, W, C) half precision
+    labels: Tensor  # (N,)
+    from_memory: Tensor  # (N,) bool
+    device: torch.device
+
+    def batches(self, index_batches: Sequence[Tensor], seed_key: Key) -> Iterator[Batch]:
+        """One epoch: each photo in a view that is drawn anew."""
+        views = torch.from_numpy(rng(*seed_key, "view").integers(0, len(self.features), sum(map(len, index_batches))))
+        for rows, shown in zip(index_batches, views.split([len(rows) for rows in index_batches]), strict=True):
+            features = self.features[shown, rows].to(self.device).float().permute(0, 3, 1, 2)
+            yield Batch(features, self.labels[rows].to(self.device), self.from_memory[rows].to(self.device))
+
+
+@torch.inference_mode()
+def shared_views(
+    state: State,
+    runtime: Runtime,
+    backbone: nn.Module,
+    pixels: Tensor,
+    labels: Tensor,
+    from_memory: Tensor,
+    seed_key: Key,
+) -> SharedViews:
+    """View 0 is the whole photo, view 1 its mirror image; further ones are zoomed squares, every other one mirrored."""
+    config, lineage = state.config, state.network.lineage
+    backbone.eval()
+    num_views, num = config.train.views, len(pixels)
+    features: Tensor | None = None
+    for start in range(0, num, CHUNK):
+        photos = pixels[start : start + CHUNK].to(runtime.device)
+        for view in range(num_views):
+            places = _places(view, len(photos), pixels.shape[1], config.data.zoom, (*seed_key, start, view))
+            top, left, side, flip = (value.to(runtime.device) for value in places)
+            crops = zoom_batch(photos, top, left, side, flip, config.data.crop)
+            with runtime.autocast:
+                found = backbone(normalise(crops, lineage.mean, lineage.std))
+            if features is None:
+                features = _room((num_views, num, *found.shape[2:], found.shape[1]), runtime.cache_dir)
+            features[view, start : start + len(photos)] = found.permute(0, 2, 3, 1).half().cpu()
+        runtime.listener.progress("looking at the photos", min(start + CHUNK, num), num)
+    assert features is not None, "a task without photos"
+    return SharedViews(features, labels.cpu(), from_memory.cpu(), runtime.device)
+
+
+def _places(view: int, num: int, size: int, zoom: float, seed_key: Key) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Top, left, side, and whether mirrored."""
+    generator = rng(*seed_key)
+    side = torch.full((num,), float(size)) if view < 2 else torch.from_numpy(size * generator.uniform(zoom, 1, num))
+    corners = torch.from_numpy(generator.random((2, num))) * (size - side)
+    return corners[0].float(), corners[1].float(), side.float(), torch.full((num,), view % 2 == 1)
+
+
+def _room(shape: tuple[int, ...], cache_dir: Path | None) -> Tensor:
+    if 2 * np.prod(shape, dtype=np.int64) <= IN_MEMORY:
+        return torch.empty(shape, dtype=torch.float16)
+    if cache_dir:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+    file: BinaryIO
+    with tempfile.TemporaryFile(dir=cache_dir) as file:  # the mapping outlives it, and a kill leaves nothing behind
+        return torch.from_numpy(np.memmap(file, np.float16, "w+", shape=shape))

@@ -1,0 +1,170 @@
+"""The task loop: learn the new classes, keep some exemplars, save the model, measure it, go on."""
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fdcnet.config import Config
+from fdcnet.data.cache import PixelCache
+from fdcnet.data.records import Dataset, Task
+from fdcnet.data.stream import make_stream
+from fdcnet.errors import UserError
+from fdcnet.evaluation.measure import examples_of, measure, pick_examples
+from fdcnet.files import locked
+from fdcnet.memory import ExemplarMemory
+from fdcnet.methods import find_method
+from fdcnet.methods.base import Method, State
+from fdcnet.models.network import new_network
+from fdcnet.runtime.device import describe
+from fdcnet.runtime.listener import Listener
+from fdcnet.runtime.runtime import Runtime
+from fdcnet.store.bundle import has_bundle, load_bundle, remove_old, save_bundle
+from fdcnet.training.checkpoint import remove_checkpoint
+from fdcnet.training.checks import refuse_impossible
+from fdcnet.training.exemplars import keep_exemplars
+from fdcnet.training.run_folder import RunFolder
+from fdcnet.training.seeding import seed_of
+from fdcnet.training.task import learn_task
+
+
+def train(
+    config: Config,
+    dataset: Dataset,
+    run_dir: Path,
+    *,
+    resume: bool = False,
+    base_model: Path | None = None,
+    listener: Listener | None = None,
+    cache_dir: Path | None = None,
+) -> dict[str, Any]:
+    """Learn the stream of tasks that the settings make of a data set; -> results under the first protocol.
+
+    With `resume`, a run that was stopped goes on from its last checkpoint as if it had never been. With `base_model`,
+    a bundle that has learned the first task, that task is taken from it: so methods can be compared from one start.
+    """
+    method = find_method(config.method)()
+    sizes = (0, 0) if method.one_task else (config.data.base_classes, config.data.step_classes)
+    stream = make_stream(dataset, *sizes, order=config.data.order, seed=config.seed, holdout=config.data.holdout)
+    folder = RunFolder(run_dir, config, method, stream, dataset.name)
+    return Learner(config, method, stream, folder, Runtime.of(config, cache_dir, listener)).run(resume, base_model)
+
+
+class Learner:
+    """One run: a stream of tasks learned into a run folder."""
+
+    def __init__(self, config: Config, method: Method, stream: list[Task], folder: RunFolder, runtime: Runtime) -> None:
+        self.config, self.method, self.stream, self.folder, self.runtime = config, method, stream, folder, runtime
+        self.listener = runtime.listener
+        self.new_photos: dict[int, PixelCache] = {}  # by task: decoded ahead of it
+        self.test_photos: PixelCache | None = None
+
+    def run(self, resume: bool, base_model: Path | None) -> dict[str, Any]:
+        goes_on = resume and self.folder.record.exists()
+        with contextlib.ExitStack() as leaving:
+            leaving.callback(self.listener.close)
+            if goes_on:
+                leaving.enter_context(locked(self.folder.path))
+            state = self._start(resume, base_model)
+            self._open_photos(state)
+            self.folder.open(resume, describe(self.runtime.device), base_model)
+            if not goes_on:
+                leaving.enter_context(locked(self.folder.path))
+            if base_model and not has_bundle(self.folder.model):
+                save_bundle(state, self.folder.model)  # so that a resumed run needs nothing else
+            return self._run_tasks(state)
+
+    def _run_tasks(self, state: State) -> dict[str, Any]:
+        for task in self.stream:
+            if task.number > len(state.task_sizes):
+                self.listener.task_started(task, len(self.stream))
+                new = self.new_photos.pop(task.number) if task.number in self.new_photos else self._decode_new(task)
+                learn_task(state, self.method, task, new, self.runtime, self.folder)
+                save_bundle(state, self.folder.model)
+                remove_checkpoint(self.folder.path)
+            if not self.folder.is_measured(task.number):
+                self._measure(state, task)
+                results = self.folder.write_results(task.number)
+                self.listener.task_ended(task, results["tasks"][-1])
+        remove_checkpoint(self.folder.path)  # a kill may have kept it, or the model before the last
+        remove_old(self.folder.model)
+        results = self.folder.write_results(len(self.stream))
+        self.folder.record.finish(self.folder.seconds())
+        return results
+
+    def _start(self, resume: bool, base_model: Path | None) -> State:
+        """From the saved model where a run goes on, else a new network. Nothing is written before this has worked."""
+        refuse_impossible(self.config, self.method, self.stream)
+        if resume and self.folder.record.exists():
+            self.folder.refuse_other_run(base_model)
+            base_model = base_model or self.folder.base_model()
+            if has_bundle(self.folder.model):
+                state = load_bundle(self.folder.model)
+                self.runtime.place(state.network)
+                return state
+        if base_model:
+            return self._take_over(base_model)
+        network = new_network(self.config.model, seed_of(self.config.seed, "new"))
+        return State(self.config, self.runtime.place(network), ExemplarMemory(self.config.memory.budget))
+
+    def _take_over(self, base_model: Path) -> State:
+        """The first task as another run has learned it, with the memory that this method would have kept."""
+        if self.method.one_task:
+            raise UserError(f"{self.method.name} learns all classes at once.", "Leave --base-model out.")
+        state = load_bundle(base_model)
+        first = self.stream[0]
+        if len(state.task_sizes) > 1:
+            problem = (
+                f"{base_model} has learned {len(state.task_sizes)} tasks; a base model stands for the first alone."
+            )
+            raise UserError(
+                problem, "Train one: --set data.classes=(those of the first task) --set data.base_classes=0."
+            )
+        if state.config.model != self.config.model or state.classes != list(first.classes):
+            raise UserError(
+                f"{base_model} has other settings under 'model' or other classes than this run's first task.",
+                "Train a base model with this recipe: --set data.classes=(those of the first task).",
+            )
+        if _photos_of(state.config) != _photos_of(self.config):  # it may have learned what is a test photo here
+            raise UserError(
+                f"{base_model} has learned from other photos, or from others of them.",
+                "Train a base model with the same data.path, size, crop and holdout (then also the same seed).",
+            )
+        self.runtime.place(state.network)
+        state = replace(state, config=self.config, memory=ExemplarMemory(self.config.memory.budget))
+        if self.method.uses_memory:
+            photos = self._decode_new(first)
+            keep_exemplars(state, self.runtime, first, photos)
+        return state
+
+    def _open_photos(self, state: State) -> None:
+        """Those of the next task and the test: a class that cannot be read is found before anything is written."""
+        for task in self.stream[len(state.task_sizes) :][:1]:
+            self.new_photos[task.number] = self._decode_new(task)
+        self.test_photos = self.runtime.decode("decoding test photos", self.stream[-1].test, self.config.data.size)
+
+    def _decode_new(self, task: Task) -> PixelCache:
+        return self.runtime.decode("decoding training photos", task.train, self.config.data.size)
+
+    def _measure(self, state: State, task: Task) -> None:
+        assert self.test_photos is not None, "opened before the first task"
+        photos = self.test_photos.of_classes(state.classes)
+        rows = pick_examples(photos.records, state)
+        tables = measure(state, self.method, self.runtime, photos, self.config.protocols, keep=rows)
+        shown = next((i for i, protocol in enumerate(self.config.protocols) if protocol.map == "class"), 0)
+        examples = examples_of(state, photos, tables[shown], self.config.protocols[shown], rows)
+        self.folder.record.write_examples(task.number, examples)
+        self.folder.save_tables(task.number, tables)
+
+
+def _photos_of(config: Config) -> tuple[object, ...]:
+    """What decides which photos a first task learns from, and which it is tested on."""
+    data = config.data
+    return (
+        Path(data.path).resolve(),
+        data.format,
+        data.size,
+        data.crop,
+        data.holdout,
+        config.seed if data.holdout else None,
+    )

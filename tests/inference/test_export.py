@@ -1,0 +1,175 @@
+"""The exported model against PyTorch, and the shared one against its original."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+
+from fdcnet import Localizer
+from fdcnet.config import Config
+from fdcnet.data.cache import PixelCache
+from fdcnet.data.records import Dataset
+from fdcnet.data.stream import make_stream
+from fdcnet.errors import UserError
+from fdcnet.inference import export
+from fdcnet.inference.export import ExportDiffers, export_onnx, export_without_memory
+from fdcnet.memory import ExemplarMemory
+from fdcnet.methods import find_method
+from fdcnet.methods.base import State
+from fdcnet.models.backbones import BACKBONES
+from fdcnet.models.network import new_network
+from fdcnet.runtime.runtime import Runtime
+from fdcnet.store.bundle import load_bundle, save_bundle
+from fdcnet.training.task import learn_task
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def exported(taught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("onnx") / "model.onnx"
+    check = export_onnx(taught / "run" / "model", file)
+    assert check.photos == "8 photos of its memory"
+    assert max(check.scores, check.maps) < 1e-5
+    assert [path.name for path in file.parent.iterdir()] == ["model.onnx"]
+    return file
+
+
+def test_onnx_says_what_predict_says(taught: Path, exported: Path) -> None:
+    localizer = Localizer.load(taught / "run" / "model", device="cpu")
+    session = onnxruntime.InferenceSession(str(exported))
+    photos = sorted((taught / "photos" / "test").rglob("*.jpg"))[:5]
+    squares = [Image.open(photo).convert("RGB").resize((32, 32), Image.Resampling.BILINEAR) for photo in photos]
+    for count in (1, 3, 5):
+        scores, maps = session.run(["scores", "maps"], {"photos": np.stack([np.asarray(s) for s in squares[:count]])})
+        assert scores.shape == (count, 4)
+        assert maps.shape == (count, 4, 8, 8)
+    for row, photo in enumerate(photos):
+        found = localizer.predict(photo)
+        best = int(scores[row].argmax())
+        assert found.class_name == localizer.classes[best]
+        assert found.score == pytest.approx(float(scores[row, best]), abs=1e-5)
+        heat = maps[row, best]
+        assert np.allclose((heat - heat.min()) / np.ptp(heat), found.heat, atol=1e-3)
+
+
+def test_onnx_is_valid_and_says_what_it_needs(exported: Path) -> None:
+    model = onnx.load(str(exported))
+    onnx.checker.check_model(model, full_check=True)
+    assert {node.domain for node in model.graph.node} == {""}  # nothing but ONNX's own operators
+    facts = {entry.key: entry.value for entry in model.metadata_props}
+    assert json.loads(facts["classes"]) == ["ringed disc", "dotted square", "checked triangle", "striped star"]
+    assert json.loads(facts["tasks"]) == [1, 1, 2, 2]
+    assert json.loads(facts["preprocessing"])["size"] == [32, 32]
+    assert json.loads(facts["postprocessing"])["threshold"] == 0.15
+    assert str(ROOT) not in str(model)
+
+
+def test_the_example_runs_without_torch(taught: Path, exported: Path) -> None:
+    example = ROOT / "examples" / "onnx_predict.py"
+    assert len([line for line in example.read_text().splitlines() if line and not line.startswith('"""')]) <= 22
+    photo = sorted((taught / "photos" / "test").rglob("*.jpg"))[0]
+    code = f"import sys, runpy; sys.modules['torch'] = sys.modules['fdcnet'] = None; runpy.run_path({str(example)!r})"
+    done = subprocess.run([sys.executable, "-c", code, exported, photo], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = Localizer.load(taught / "run" / "model", device="cpu").predict(photo)
+    name, _, box = done.stdout.strip().partition("%")
+    assert name == f"{found.class_name} {100 * found.score:.0f}"
+    assert np.abs(np.array(json.loads(box)) - np.array(found.box_xyxy)).max() <= 2
+
+
+@pytest.mark.parametrize(
+    ("backbone", "place"), [*((name, "inside") for name in BACKBONES if name != "tiny"), ("tiny", "after")]
+)
+def test_every_backbone_exports_with_its_compensation(
+    backbone: str, place: str, small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    config = small_config(
+        "fdcnet", f"model.backbone={backbone}", f"drift.place={place}", "data.crop=64", "data.size=72"
+    )
+    network = new_network(config.model, 0)
+    network.grow(3)
+    network.add_drift(2, config.drift)
+    assert network.drift is not None
+    for module in (network.drift.class_drift, network.drift.loc_drift):
+        torch.nn.init.normal_(module[-1].weight, std=0.02)  # type: ignore[arg-type]
+    save_bundle(State(config, network.eval(), ExemplarMemory(0), ["a", "b", "c"], [2, 1]), tmp_path / "model")
+    check = export_onnx(tmp_path / "model", tmp_path / "model.onnx")
+    assert check.photos == "generated photos, for the model holds none"
+    assert max(check.scores, check.maps) < 1e-3
+
+
+def test_two_branches_and_cosine_scores_export(small_config: Callable[..., Config], tmp_path: Path) -> None:
+    config = small_config("aanets", "model.classifier=cosine", "data.crop=64", "data.size=72")
+    network = new_network(config.model, 0)
+    network.grow(3)
+    network.mix()
+    save_bundle(State(config, network.eval(), ExemplarMemory(0), ["a", "b", "c"], [2, 1]), tmp_path / "model")
+    check = export_onnx(tmp_path / "model", tmp_path / "model.onnx")
+    assert max(check.scores, check.maps) < 1e-4
+
+
+def test_a_model_that_differs_is_not_written(taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "TOLERANCE", -1.0)
+    (tmp_path / "model.onnx").write_text("old")
+    with pytest.raises(ExportDiffers, match="Nothing was written"):
+        export_onnx(taught / "run" / "model", tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_missing_package_is_named(taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"fdcnet\[onnx\]"):
+        export_onnx(taught / "run" / "model", tmp_path / "model.onnx")
+
+
+def test_photos_to_check_with_can_be_given(taught: Path, tmp_path: Path) -> None:
+    check = export_onnx(taught / "run" / "model", tmp_path / "model.onnx", taught / "photos" / "test")
+    assert (check.num_photos, check.photos) == (8, f"8 photos of {taught / 'photos' / 'test'}")
+    with pytest.raises(UserError, match="no readable photos"):
+        export_onnx(taught / "run" / "model", tmp_path / "model.onnx", tmp_path)
+
+
+def test_a_bundle_without_photos_says_the_same(taught: Path, tmp_path: Path) -> None:
+    export_without_memory(taught / "run" / "model", tmp_path / "shared")
+    assert list((tmp_path / "shared" / "memory" / "images").iterdir()) == []
+    assert str(taught) not in (tmp_path / "shared" / "fdcnet.json").read_text()
+    state = load_bundle(tmp_path / "shared")
+    assert (len(state.memory), state.memory.budget) == (0, 9)
+    photo = sorted((taught / "photos" / "test").rglob("*.jpg"))[0]
+    before, after = (
+        Localizer.load(model, "cpu").predict(photo) for model in (taught / "run" / "model", tmp_path / "shared")
+    )
+    assert before.to_dict(heat=True) == after.to_dict(heat=True)
+    with pytest.raises(UserError, match="is there already"):
+        export_without_memory(taught / "run" / "model", tmp_path / "shared")
+
+
+def test_a_bundle_that_was_being_replaced_when_it_was_killed_can_be_shared(taught: Path, tmp_path: Path) -> None:
+    shutil.copytree(taught / "run" / "model", tmp_path / "model.old")
+    export_without_memory(tmp_path / "model", tmp_path / "shared")
+    assert load_bundle(tmp_path / "shared").classes == load_bundle(taught / "run" / "model").classes
+
+
+def test_a_bundle_without_photos_learns_on(taught: Path, tmp_path: Path, small_dataset: Dataset) -> None:
+    export_without_memory(taught / "run" / "model", tmp_path / "shared")
+    state = load_bundle(tmp_path / "shared")
+    *_, task = make_stream(small_dataset, base_classes=2, step_classes=2)
+    runtime = Runtime.of(state.config)
+    state.classes, state.task_sizes = [f"old {i}" for i in range(4)], [2, 2]
+    new = PixelCache.build(task.train, state.config.data.size, None, runtime.device)
+    later = replace(task, number=3, first_label=4)
+    learn_task(state, find_method("fdcnet")(), later, new, runtime)
+    assert len(state.classes) == 6
+    assert set(state.memory.pixels) == {4, 5}
