@@ -1,0 +1,125 @@
+"""The closed-form classifier: values computed by hand, and that the order of photos does not matter."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fdcnet.models.discriminant import Discriminant, fit_temperature
+
+# Two classes in the plane, means (1, 0) and (5, 2); within them x varies by 1, -1 and y by 2, -2.
+FEATURES = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 0.0], [5.0, 4.0]])
+LABELS = torch.tensor([0, 0, 1, 1])
+
+
+def fitted(features: Tensor = FEATURES, labels: Tensor = LABELS, **settings: object) -> Discriminant:
+    found = Discriminant(features.shape[1], **settings)  # type: ignore[arg-type]
+    found.add(features, labels)
+    return found
+
+
+def random_photos(num: int = 60, dim: int = 7, num_classes: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.arange(num) % num_classes
+    centres = 2 * torch.randn(num_classes, dim, generator=generator)
+    return centres[labels] + torch.randn(num, dim, generator=generator), labels
+
+
+def test_weights_and_bias_by_hand() -> None:
+    """Scatter diag(2, 8) over 4 - 2 degrees of freedom: covariance diag(1, 4)."""
+    found = fitted(shrinkage=0)
+    torch.testing.assert_close(found.covariance(), torch.tensor([[1.0, 0], [0, 4]]).double())
+    solution = found.solve()
+    torch.testing.assert_close(solution.weight, torch.tensor([[1.0, 0], [5, 0.5]]).double())
+    torch.testing.assert_close(solution.bias, torch.tensor([-0.5, -13]).double())
+    torch.testing.assert_close(found.scores(torch.tensor([[3.0, 2.0]])), torch.tensor([[2.5, 3.0]]).double())
+
+
+def test_distances_by_hand() -> None:
+    distances = fitted(shrinkage=0).distances(torch.tensor([[3.0, 2.0], [1.0, 6.0]]))
+    torch.testing.assert_close(distances, torch.tensor([[5.0, 4.0], [9.0, 20.0]]).double())
+    nearest = fitted(shrinkage=0).nearest_distance(torch.tensor([[3.0, 2.0], [1.0, 6.0]]))
+    torch.testing.assert_close(nearest, torch.tensor([2.0, 3.0]).double())
+
+
+@pytest.mark.parametrize(("target", "expected"), [("identity", [1.75, 3.25]), ("diagonal", [1.0, 4.0])])
+def test_shrinkage_by_hand(target: str, expected: list[float]) -> None:
+    """Half-way to 2.5 times the identity, or to the diagonal, which this covariance already is."""
+    factor = fitted(shrinkage=0.5, target=target).solve().factor
+    torch.testing.assert_close(factor @ factor.T, torch.tensor(expected).double().diag())
+
+
+def test_classes_count_the_same_when_balanced() -> None:
+    """Class 0 has variance 1 from 5 photos, class 1 variance 9 from 2: mean 5, pooled (4 + 9) / 5."""
+    features = torch.tensor([-1, 1, -1, 1, 0, 10 - 4.5**0.5, 10 + 4.5**0.5], dtype=torch.float64)[:, None]
+    labels = torch.tensor([0, 0, 0, 0, 0, 1, 1])
+    assert fitted(features, labels, balanced=True).covariance().item() == pytest.approx(5)
+    assert fitted(features, labels).covariance().item() == pytest.approx(2.6)
+    with pytest.raises(AssertionError, match="one call"):
+        fitted(features, labels, balanced=True).add(features, labels)
+
+
+def test_the_order_of_photos_and_classes_over_calls_does_not_matter() -> None:
+    features, labels = random_photos()
+    at_once = fitted(features, labels)
+    in_parts = Discriminant(7)
+    for part in torch.randperm(60, generator=torch.Generator().manual_seed(1)).split(11):
+        in_parts.add(features[part], labels[part])
+    torch.testing.assert_close(in_parts.solve().means, at_once.solve().means)
+    torch.testing.assert_close(in_parts.covariance(), at_once.covariance())
+    torch.testing.assert_close(in_parts.scores(features), at_once.scores(features))
+
+
+def test_temperature_divides_the_scores() -> None:
+    torch.testing.assert_close(fitted(temperature=4.0).scores(FEATURES), fitted().scores(FEATURES) / 4)
+
+
+def test_a_class_without_photos_is_never_chosen() -> None:
+    found = fitted(labels=torch.tensor([0, 0, 2, 2]))
+    assert found.num_classes == 3
+    probabilities = found.scores(FEATURES).softmax(1)
+    assert probabilities[:, 1].eq(0).all() and probabilities.isfinite().all()
+    assert found.distances(FEATURES)[:, 1].isinf().all()
+
+
+@pytest.mark.parametrize("num", [1, 2])
+def test_hardly_any_photos_still_give_finite_scores(num: int) -> None:
+    assert fitted(FEATURES[:num], LABELS[:num]).scores(FEATURES).isfinite().all()
+
+
+def test_leaving_a_photo_out_is_as_if_it_had_never_been_added() -> None:
+    features, labels = random_photos()
+    shortcut = fitted(features, labels, shrinkage=0.0).distances_left_out(features, labels)
+    for row in (0, 17, 42):
+        rest = torch.arange(60) != row
+        without = fitted(features[rest], labels[rest], shrinkage=0.0)
+        expected = without.distances(features[row : row + 1])[0] * (60 - 4) / (59 - 4)  # one degree of freedom less
+        torch.testing.assert_close(shortcut[row], expected)
+
+
+def test_left_out_a_photo_is_farther_from_its_class() -> None:
+    features, labels = random_photos(num=12)
+    found, own = fitted(features, labels), labels[:, None]
+    assert (found.distances_left_out(features, labels).gather(1, own) > found.distances(features).gather(1, own)).all()
+    alone = fitted(torch.cat([features, features[:1] + 9]), torch.cat([labels, torch.tensor([4])]))
+    assert alone.distances_left_out(features[:1] + 9, torch.tensor([4]))[0, 4].isinf()
+
+
+def test_temperature_that_makes_probabilities_true() -> None:
+    """Three of four right at a margin of 2: log(3) = 2 / T."""
+    scores = torch.tensor([[2.0, 0.0]]).repeat(4, 1)
+    assert fit_temperature(scores, torch.tensor([0, 0, 0, 1])) == pytest.approx(2 / math.log(3), rel=0.01)
+
+
+def test_saved_and_loaded_it_goes_on(tmp_path: Path) -> None:
+    features, labels = random_photos()
+    found = fitted(features[:30], labels[:30], shrinkage=0.2, target="diagonal", temperature=3.0)
+    save_file(found.state_dict(), tmp_path / "discriminant.safetensors")
+    loaded = Discriminant.from_state_dict(load_file(tmp_path / "discriminant.safetensors"))
+    for one in (found, loaded):
+        one.add(features[30:], labels[30:])
+    assert torch.equal(loaded.scores(features), found.scores(features))
+    assert (loaded.shrinkage, loaded.target, loaded.balanced, loaded.temperature) == (0.2, "diagonal", False, 3.0)
