@@ -116,10 +116,11 @@ def test_temperature_that_makes_probabilities_true() -> None:
 
 def test_saved_and_loaded_it_goes_on(tmp_path: Path) -> None:
     features, labels = random_photos()
-    found = fitted(features[:30], labels[:30], shrinkage=0.2, target="diagonal", temperature=3.0)
+    found = fitted(features[:30], labels[:30], shrinkage=0.2, target="diagonal", temperature=3.0, layer="class")
     save_file(found.state_dict(), tmp_path / "discriminant.safetensors")
     loaded = Discriminant.from_state_dict(load_file(tmp_path / "discriminant.safetensors"))
     for one in (found, loaded):
         one.add(features[30:], labels[30:])
     assert torch.equal(loaded.scores(features), found.scores(features))
-    assert (loaded.shrinkage, loaded.target, loaded.balanced, loaded.temperature) == (0.2, "diagonal", False, 3.0)
+    assert (loaded.shrinkage, loaded.target, loaded.balanced) == (0.2, "diagonal", False)
+    assert (loaded.temperature, loaded.layer) == (3.0, "class")

@@ -60,7 +60,7 @@ def forward_of(
             plain = state.network(images, maps=want_maps)
             for kind in compensated:
                 outputs = method.finish(state, plain) if kind else plain
-                answers[kind] = outputs.scores, outputs.masks if want_maps else None
+                answers[kind] = state.class_scores(outputs), outputs.masks if want_maps else None
         return answers
 
     return forward

@@ -67,7 +67,7 @@ class _Answers(nn.Module):
     def forward(self, photos: Tensor) -> tuple[Tensor, Tensor]:
         images = (photos.permute(0, 3, 1, 2).float() - self.pixel_mean) / self.pixel_std
         outputs = self.method.outputs(self.state, images)
-        return outputs.scores.softmax(dim=1), outputs.masks
+        return self.state.class_scores(outputs).softmax(dim=1), outputs.masks
 
 
 def export_onnx(model: Path, file: Path, photos: Path | None = None) -> Check:

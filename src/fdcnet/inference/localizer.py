@@ -206,7 +206,7 @@ class Localizer:
             images = images.contiguous()
         with autocast_for(self.device, self.state.config.train.precision):
             outputs = self.method.outputs(self.state, images, maps=False)
-            probabilities = outputs.scores.softmax(dim=1)
+            probabilities = self.state.class_scores(outputs).softmax(dim=1)
             best, order = (
                 part[:, : question.top_k] for part in probabilities.sort(dim=1, descending=True, stable=True)
             )

@@ -11,6 +11,7 @@ from fdcnet.config import Config, OptimConfig
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import bas
 from fdcnet.memory import ExemplarMemory, HeldOut
+from fdcnet.models.discriminant import Discriminant
 from fdcnet.models.network import LocalizationNetwork, Outputs
 
 Losses = dict[str, Tensor]
@@ -31,6 +32,16 @@ class State:
     """Every photo that `fdcnet learn` has had, by its `holdout.identity`: whether it taught (else it measured)."""
     scaffold: nn.ModuleDict = field(default_factory=nn.ModuleDict)
     """What else learns in a task and is not kept: in its checkpoints, not in the saved model."""
+
+    discriminant: Discriminant | None = None
+    """The closed-form classifier. Where there is one, it decides the class; the head then only trains the localizer."""
+
+    def class_scores(self, outputs: Outputs) -> Tensor:
+        """By the discriminant where there is one, else by the classifier head: (B, K)"""
+        if self.discriminant is None:
+            return outputs.scores
+        scores = self.discriminant.scores(outputs.pooled(self.discriminant.layer))
+        return scores.to(outputs.features.device, torch.float32)
 
     @property
     def task_numbers(self) -> list[int]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 Target = Literal["identity", "diagonal"]
+Layer = Literal["tail", "class"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Discriminant:
     `shrinkage` (0..1) draws the covariance towards its `target`: a multiple of the identity with the same mean variance
     or its own diagonal. With `balanced`, every class counts the same in the covariance; then all photos of a class must
     be added in one call. `temperature` divides the scores; it changes probabilities, but not the order of classes.
+    `layer` names the features that it is made for; whoever computes them reads it.
     """
 
     def __init__(
@@ -40,8 +42,10 @@ class Discriminant:
         target: Target = "identity",
         balanced: bool = False,
         temperature: float = 1.0,
+        layer: Layer = "tail",
     ) -> None:
         assert 0 <= shrinkage <= 1 and temperature > 0
+        self.layer: Layer = layer
         self.shrinkage, self.target, self.balanced, self.temperature = shrinkage, target, balanced, temperature
         self.sums = torch.zeros(0, num_features, dtype=torch.float64)  # (K, D)
         self.counts = torch.zeros(0, dtype=torch.float64)  # (K,)
@@ -135,20 +139,21 @@ class Discriminant:
         """For a safetensors file."""
         lower = torch.tril_indices(self.num_features, self.num_features, device=self.scatter.device)
         values = {"sums": self.sums, "counts": self.counts, "scatter": self.scatter[lower[0], lower[1]]}
-        settings = [self.shrinkage, self.temperature, self.target == "diagonal", self.balanced]
+        settings = [self.shrinkage, self.temperature, self.target == "diagonal", self.balanced, self.layer == "class"]
         tensors = values | {"settings": torch.tensor(settings, dtype=torch.float64)}
         return {name: value.cpu().contiguous() for name, value in tensors.items()}
 
     @classmethod
     def from_state_dict(cls, tensors: Mapping[str, Tensor]) -> "Discriminant":
         sums, counts = tensors["sums"].double(), tensors["counts"].double()
-        shrinkage, temperature, diagonal, balanced = tensors["settings"].tolist()
+        shrinkage, temperature, diagonal, balanced, of_class = tensors["settings"].tolist()
         found = cls(
             sums.shape[1],
             shrinkage=shrinkage,
             target="diagonal" if diagonal else "identity",
             balanced=bool(balanced),
             temperature=temperature,
+            layer="class" if of_class else "tail",
         )
         lower = torch.tril_indices(found.num_features, found.num_features)
         found.scatter[lower[0], lower[1]] = tensors["scatter"].double()

@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from fdcnet.config import DriftConfig, ModelConfig
 from fdcnet.models.backbones import Backbone, build_backbone
+from fdcnet.models.discriminant import Layer
 from fdcnet.models.drift import DriftModules
 from fdcnet.models.heads import CosineScores, LinearScores, Localizer
 from fdcnet.models.pairs import Mixture
@@ -32,6 +33,10 @@ class Outputs:
     def scores(self) -> Tensor:
         """(B, K)"""
         return self.class_map.float().mean((2, 3))
+
+    def pooled(self, layer: Layer) -> Tensor:
+        """Mean features over the map, which a `Discriminant` reads: (B, D)"""
+        return (self.tail_features if layer == "tail" else self.class_features).float().mean((2, 3))
 
     @property
     def masks(self) -> Tensor:

@@ -26,6 +26,7 @@ from fdcnet.data.records import BoxXYXY, Record
 from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
+from fdcnet.models.discriminant import Discriminant
 from fdcnet.models.network import empty_network
 
 S = TypeVar("S")
@@ -35,6 +36,7 @@ FORMAT = 1
 CURRENT = "current"
 VERSIONS = "versions"
 GIVEN = Path("memory/given.json")
+DISCRIMINANT = "discriminant.safetensors"
 BROKEN = (
     *(ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError),
     *(RuntimeError, OSError, MemoryError, SafetensorError, Image.DecompressionBombError),
@@ -57,6 +59,9 @@ def write_bundle(state: State, new: Path) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.network.state_dict().items()}
     save_file(tensors, new / "weights.safetensors")
     readable(new / "weights.safetensors")
+    if state.discriminant is not None:
+        save_file(state.discriminant.state_dict(), new / DISCRIMINANT)
+        readable(new / DISCRIMINANT)
     _write_memory(state.memory, new / "memory")
     if state.held_out is not None:
         _write_held_out(state.held_out, new / "held_out")
@@ -135,7 +140,21 @@ def _load(path: Path, memory: bool) -> State:
         task_sizes=description["task_sizes"],
         held_out=held_out,
         given=given,
+        discriminant=_read_discriminant(path / DISCRIMINANT, len(description["classes"])),
     )
+
+
+def _read_discriminant(file: Path, num_classes: int) -> Discriminant | None:
+    if not file.is_file():
+        return None
+    with reading(file):
+        found = Discriminant.from_state_dict(load_file(file))
+        if found.num_classes != num_classes:
+            raise ValueError(f"it has {found.num_classes} classes instead of {num_classes}")
+        if not all(bool(part.isfinite().all()) for part in (found.sums, found.counts, found.scatter)):
+            raise ValueError("it holds NaN or infinite values")
+        found.solve()
+        return found
 
 
 def _as_written(config: dict[str, Any]) -> dict[str, Any]:
