@@ -275,7 +275,7 @@ def test_data_check_finds_nothing_wrong(call: Call, tmp_path: Path) -> None:
     assert code == 0, said
     assert "train  12 photos, 12 boxes" in said
     assert "test   4 photos" in said
-    assert "Nothing to object to." in said
+    assert "No problems found." in said
 
 
 def test_data_check_finds_what_would_spoil_training(call: Call, photos: Path) -> None:
@@ -306,17 +306,17 @@ VERBS = {
     ("history",): "List the versions of a model",
     ("serve",): "Open a local page",
     ("rollback",): "Make an earlier version the current one",
-    ("train",): "Learn a stream of tasks from photos with image labels",
-    ("evaluate",): "Measure a saved model on test photos with boxes",
+    ("train",): "Learn a sequence of tasks from photos with image labels",
+    ("evaluate",): "Evaluate a saved model on test photos with boxes",
     ("predict",): "Say what is on photos and where",
     ("export",): "Make a model that runs without PyTorch",
     ("report",): "Write one self-contained HTML page about runs",
     ("compare",): "Put methods side by side",
     ("methods",): "List the methods",
-    ("data", "check"): "Open every photo and say what would spoil training",
+    ("data", "check"): "Open every photo and report problems",
     ("config", "list"): "List the recipes",
     ("config", "show"): "Print the settings as a recipe",
-    ("doctor",): "Say what this machine offers",
+    ("doctor",): "Show the device, versions, extras",
 }
 
 
@@ -326,6 +326,41 @@ def test_every_verb_explains_itself(verb: tuple[str, ...], call: Call) -> None:
     assert code == 0
     assert VERBS[verb] in " ".join(said.split())
     assert "Usage: fdcnet " + " ".join(verb) in " ".join(said.split())
+
+
+def test_help_version_and_completion_do_not_import_torch() -> None:
+    """In one process: every help page, the version, the completions, the public names that need no network."""
+    code = """
+import contextlib, io, sys
+import fdcnet
+from fdcnet.cli import app, options
+
+for arguments in [["--help"], ["--version"], *([*verb.split(), "--help"] for verb in sys.argv[1:])]:
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as said:
+        app(arguments, prog_name="fdcnet")
+    assert said.getvalue(), arguments
+assert dict(options._methods("fd")) == {"fdcnet": fdcnet.METHODS.summaries()["fdcnet"]}
+assert [name for name, _ in options._backbones("mobile")] == ["mobilenet_v1"]
+assert "cub200-mobilenet_v1-fdcnet" in dict(options._recipes("cub200-mobile"))
+assert "joint" in fdcnet.METHODS and fdcnet.load_config().seed == 0
+heavy = {"torch", "numpy", "scipy", "PIL"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    command = [sys.executable, "-c", code, *map(" ".join, VERBS)]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_shell_completes_values(tmp_path: Path) -> None:
+    words = {"COMP_WORDS": "fdcnet train --method base", "COMP_CWORD": "3", "_FDCNET_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from fdcnet.cli import app; app(prog_name='fdcnet')"],
+        env={**surroundings(tmp_path), **words},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.stdout.split() == ["baseline"], done.stderr
 
 
 @pytest.mark.parametrize("verb", ["history", "rollback", "predict", "evaluate", "export"])

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fdcnet.errors import UserError
-from fdcnet.models.backbones import BACKBONES, Backbone, Cut, build_backbone
-from fdcnet.models.backbones.base import ConvUnit, Lineage, pad_same
+from fdcnet.models.backbones import BACKBONES, build_backbone
+from fdcnet.models.backbones.base import Backbone, ConvUnit, Cut, Lineage, pad_same
 from fdcnet.models.backbones.inception_v3 import Pool
 from fdcnet.models.kernels.norm import RELU, RELU6
 

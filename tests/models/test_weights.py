@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from fdcnet.errors import UserError
 from fdcnet.models import weights
-from fdcnet.models.backbones import Backbone, build_backbone
+from fdcnet.models.backbones import build_backbone
+from fdcnet.models.backbones.base import Backbone
 from fdcnet.models.weights import fetch, pretrained_backbone, read_state
 
 Shapes = dict[str, tuple[int, ...]]

@@ -1,7 +1,7 @@
 """Words for numbers."""
 
+from fdcnet.errors import count
 from fdcnet.report.words import duration, listing, moment, percent, protocol_in_words, readable, spread
-from fdcnet.text import count
 
 
 def test_amounts() -> None:

@@ -1,14 +1,15 @@
-"""The `fdcnet` command: one thin file per verb that parses, calls the library and prints."""
+"""The `fdcnet` command: one thin file per verb that parses, calls the library and prints.
 
-import importlib.metadata
+Verbs import the library when they run, so that help and shell completion do not wait for torch.
+"""
+
 import sys
 from typing import Annotated
 
-import torch
 import typer
 from rich.text import Text
-from safetensors import SafetensorError
 
+import fdcnet
 from fdcnet.cli import (
     compare,
     config,
@@ -26,8 +27,6 @@ from fdcnet.cli import (
 )
 from fdcnet.cli.console import errors
 from fdcnet.errors import UserError
-from fdcnet.inference.export import ExportDiffers
-from fdcnet.training.loop import Diverged
 
 app = typer.Typer(
     name="fdcnet",
@@ -37,20 +36,21 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="""Teach a model to find new kinds of objects from image labels alone, without forgetting the old ones.
 
-Start with `fdcnet demo` (three minutes, no data), then `fdcnet data check PHOTOS/`, `fdcnet learn MODEL PHOTOS/`.""",
+Start with `fdcnet demo` (three minutes, no data needed). With your own photos: `fdcnet data check PHOTOS/`, then
+`fdcnet learn MODEL PHOTOS/`.""",
 )
 
 
-def _say_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"fdcnet {importlib.metadata.version('fdcnet')}")
+        typer.echo(f"fdcnet {fdcnet.__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -78,19 +78,31 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        _say("Error:", str(error))
+        _print_error("Error:", str(error))
         sys.exit(2)
-    except (Diverged, ExportDiffers, torch.OutOfMemoryError) as error:
-        _say("Failed:", str(error))
-        sys.exit(1)
-    except (OSError, SafetensorError) as error:
-        further = " Then 'train --resume' goes on from the last checkpoint." if sys.argv[1:2] == ["train"] else ""
-        _say("Failed:", f"{error}\nFree space or repair that path.{further}")
-        sys.exit(1)
     except KeyboardInterrupt:
         errors.print("Interrupted.")
         sys.exit(130)
+    except Exception as error:
+        _print_error("Failed:", _explain(error))
+        sys.exit(1)
 
 
-def _say(kind: str, text: str) -> None:
+def _explain(error: Exception) -> str:
+    """The message of a failure that is not a bug; bugs are raised again."""
+    from safetensors import SafetensorError
+    from torch import OutOfMemoryError
+
+    from fdcnet.inference.export import ExportDiffers
+    from fdcnet.training.loop import Diverged
+
+    if isinstance(error, (Diverged, ExportDiffers, OutOfMemoryError)):
+        return str(error)
+    if isinstance(error, (OSError, SafetensorError)):
+        further = " Then 'train --resume' goes on from the last checkpoint." if sys.argv[1:2] == ["train"] else ""
+        return f"{error}\nFree space or repair that path.{further}"
+    raise error
+
+
+def _print_error(kind: str, text: str) -> None:
     errors.print(Text.assemble((kind, "bold red"), f" {text}"))

@@ -6,9 +6,6 @@ from typing import Annotated
 import typer
 
 from fdcnet.cli.console import console
-from fdcnet.report.compare import compare as open_comparable
-from fdcnet.report.compare import named_results, write_comparison
-from fdcnet.report.tables import comparison_table, narrow, to_rich
 
 
 def compare(
@@ -27,6 +24,10 @@ def compare(
     or under another protocol are refused; those that differ in the seed alone become one row, their mean. Results files
     give tables and curves; the photos need run folders.
     """
+    from fdcnet.report.compare import compare as open_comparable
+    from fdcnet.report.compare import named_results, write_comparison
+    from fdcnet.report.tables import comparison_table, narrow, to_rich
+
     shown = open_comparable(runs, map_)
     page = write_comparison(shown, out, title)
     console.print(to_rich(narrow(comparison_table(named_results(shown)))))

@@ -6,7 +6,7 @@ from fdcnet import config as settings
 from fdcnet.cli import options
 from fdcnet.cli.console import console
 
-app = typer.Typer(no_args_is_help=True, help="Settings: what a run would use.")
+app = typer.Typer(no_args_is_help=True, help="Show settings and recipes.")
 
 
 @app.command("list")
@@ -16,9 +16,14 @@ def list_() -> None:
 
 
 @app.command()
-def show(recipe: options.Recipe = None, set_: options.Set = []) -> None:  # noqa: B006 typer copies it
-    """Print the settings as a recipe: the defaults, changed by a recipe, changed by `--set`.
+def show(
+    method: options.Method = None,
+    recipe: options.Recipe = None,
+    set_: options.Set = [],  # noqa: B006 typer copies it
+) -> None:
+    """Print the settings as a recipe: the defaults, changed by a recipe, `--set` and `--method`.
 
     Example: `fdcnet config show -r cub200-mobilenet_v1-joint --set seed=1 > mine.yaml`
     """
-    console.print(settings.to_yaml(settings.load(recipe, set_)), end="", markup=False, highlight=False)
+    config = settings.load(recipe, set_, method=method)
+    console.print(settings.to_yaml(config), end="", markup=False, highlight=False)

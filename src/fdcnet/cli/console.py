@@ -1,14 +1,16 @@
-"""Where the command prints, and the bars (plain lines where the output is no terminal)."""
+"""Where the command prints, and progress: bars in a terminal, plain lines elsewhere."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fdcnet.data.records import Task
+from fdcnet.errors import count
 from fdcnet.runtime.listener import Epoch, Listener
-from fdcnet.text import count
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 console = Console(soft_wrap=True, emoji=False)  # a path may hold :words: between colons
 errors = Console(stderr=True, soft_wrap=True, emoji=False)
@@ -23,7 +25,7 @@ def percent(value: float | None) -> str:
 
 
 class Lines(Listener):
-    """For files and pipes: a line per event, at most one every few seconds where events are frequent."""
+    """For files and pipes: one line per event, at most one every few seconds."""
 
     every_seconds = 10.0
 
@@ -60,11 +62,11 @@ class Lines(Listener):
 
 
 class Bars(Listener):
-    """For a terminal: one bar at a time, with the time left."""
+    """For a terminal: one bar at a time, with the time remaining."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
-        self._row = TaskID(0)
+        self._row: TaskID
         self._what = ""
 
     def note(self, text: str) -> None:
@@ -101,12 +103,14 @@ class Bars(Listener):
         console.print(_summary_line(task, summary), markup=False)
 
     def _open(self, what: str, total: int) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
         self.close()
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
             TimeElapsedColumn(),
-            TextColumn("left"),
+            TextColumn("remaining"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[facts]}"),
         )

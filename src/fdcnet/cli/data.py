@@ -1,29 +1,35 @@
 """`fdcnet data check`"""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fdcnet.cli import options
 from fdcnet.cli.console import console, watcher
-from fdcnet.data.check import Report, SplitCounts, Spread
-from fdcnet.data.check import check as run_check
-from fdcnet.data.sources import read
 
-app = typer.Typer(no_args_is_help=True, help="Photos: are they what you think they are?")
+if TYPE_CHECKING:
+    from fdcnet.data.check import Report, SplitCounts, Spread
+
+app = typer.Typer(no_args_is_help=True, help="Check photos before training.")
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 SHOWN = 3
 
 
 @app.command()
 def check(
-    path: Annotated[str, typer.Argument(help="A folder or file of photos.")],
-    format: Annotated[str, typer.Option(help="auto, folders, csv, coco, cub, imagenet, wsol.")] = "auto",
-    classes: Annotated[int, typer.Option(help="Look at the first N classes only; 0: all.")] = 0,
+    path: Annotated[str, typer.Argument(help=f"Photos: {options.LAYOUTS}.")],
+    format: options.Format = "auto",
+    classes: Annotated[int, typer.Option(help="Check the first N classes only; 0: all.")] = 0,
 ) -> None:
-    """Open every photo and say what would spoil training: unreadable files, duplicates, empty classes, wrong boxes.
+    """Open every photo and report problems: unreadable files, duplicates, empty classes, wrong boxes.
 
-    Exit code 1 if anything serious was found.
+    The exit code is 1 if there are errors.
+
+    Example: `fdcnet data check photos/`
     """
+    from fdcnet.data.check import check as run_check
+    from fdcnet.data.sources import read
+
     dataset = read(path, format, classes)
     listener = watcher()
     report = run_check(dataset, progress=lambda done, total: listener.progress("opening photos", done, total))
@@ -34,7 +40,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _print(report: Report) -> None:
+def _print(report: "Report") -> None:
     console.print(f"{report.name}: {report.num_classes} classes", markup=False)
     for name, split in (("train", report.train), ("test", report.test)):
         console.print(f"  {name:<6} {_counts(split)}", markup=False)
@@ -49,14 +55,14 @@ def _print(report: Report) -> None:
         if len(finding.examples) > SHOWN:
             console.print(f"    and {len(finding.examples) - SHOWN} more", markup=False)
     if not report.findings:
-        console.print("Nothing to object to.")
+        console.print("No problems found.")
 
 
-def _counts(split: SplitCounts) -> str:
+def _counts(split: "SplitCounts") -> str:
     return (
         f"{split.images} photos, {split.boxes} boxes, {_spread(split.per_class)} photos per class (min / median / max)"
     )
 
 
-def _spread(spread: Spread) -> str:
+def _spread(spread: "Spread") -> str:
     return f"{spread.minimum:g} / {spread.median:g} / {spread.maximum:g}"

@@ -9,11 +9,6 @@ import typer
 
 from fdcnet import config as settings
 from fdcnet.cli.console import console, percent, watcher
-from fdcnet.data.synthetic import make_synthetic
-from fdcnet.report.page import write_report
-from fdcnet.report.tables import brief_table, old_and_new, to_rich
-from fdcnet.store.record import RunRecord
-from fdcnet.training.run import train
 
 RECIPE = Path(__file__).with_name("demo.yaml")
 METHODS = ("baseline", "finetune")
@@ -21,14 +16,20 @@ WANTED = 80.0  # percent GT-known of old and of new classes after the last task
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where photos, runs and the report go.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(help="Another seed: other photos, another network.")] = 0,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for photos, runs and the report.")] = Path(
+        "runs/demo"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of the photos and the network.")] = 0,
 ) -> None:
-    """Learn class after class from generated photos on the CPU, and see what is forgotten. Three minutes.
+    """Learn class after class from generated photos on the CPU, and show what is forgotten. Takes three minutes.
 
-    Eight kinds of patterned shapes arrive in three tasks, with image labels only. Both methods go on from the same
-    first task: one keeps a small memory and distils, the other is plain fine-tuning, which forgets.
+    Eight kinds of patterned shapes arrive in three tasks, with image labels only. Two methods start from the same
+    first task: one uses a small memory and distillation, the other is plain fine-tuning, which forgets.
     """
+    from fdcnet.data.synthetic import make_synthetic
+    from fdcnet.report.page import write_report
+    from fdcnet.report.tables import brief_table, old_and_new, to_rich
+
     started = time.monotonic()
     config = settings.load(RECIPE, seed=seed)
     dataset = make_synthetic(out / f"photos-{seed}", size=config.data.size, seed=seed)
@@ -49,13 +50,16 @@ def demo(
         f"{named['finetune']} %.",
         markup=False,
     )
-    console.print(f"{time.monotonic() - started:.0f} seconds. Now open {page}", markup=False)
+    console.print(f"Took {time.monotonic() - started:.0f} seconds. Now open {page}", markup=False)
     if old is None or new is None or min(old, new) < WANTED:
-        console.print(f"[red]That is less than the {WANTED:.0f} % expected of both.[/]")
+        console.print(f"[red]Expected at least {WANTED:.0f} % for both.[/]")
         raise typer.Exit(1)
 
 
 def _learn(title: str, run_dir: Path, *arguments: Any, **options: Any) -> dict[str, Any]:
+    from fdcnet.store.record import RunRecord
+    from fdcnet.training.run import train
+
     if RunRecord(run_dir).exists():  # of an earlier demo
         shutil.rmtree(run_dir)
     console.rule(f"[bold]{title}", align="left")

@@ -7,50 +7,55 @@ import typer
 
 from fdcnet.cli import options
 from fdcnet.cli.console import console, watcher
-from fdcnet.config import Config, parse_overrides
-from fdcnet.data.cache import default_cache_dir
+from fdcnet.config import parse_overrides
 from fdcnet.errors import UserError
-from fdcnet.evaluation.evaluate import evaluate as run_evaluation
-from fdcnet.evaluation.evaluator import SWEEP
-from fdcnet.evaluation.metrics import threshold_curve
-from fdcnet.report.tables import single_table, to_rich
-from fdcnet.store.bundle import read_description
-from fdcnet.store.record import write_json
-from fdcnet.store.versions import versions
 
 
 def evaluate(
     model: options.Model,
     data: Annotated[
-        str | None, typer.Argument(help="Test photos. [default: those of the run, for a model of `fdcnet train`]")
+        str | None, typer.Argument(help="Test photos. [default for a model of `fdcnet train`: those of its run]")
     ] = None,
-    map_: Annotated[str | None, typer.Option("--map", help="class (map of the true class) or topk-mean.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="Of the map, between 0 and 1.")] = None,
-    crops: Annotated[int | None, typer.Option(help="Views averaged for the class: 1, 2 or 10.")] = None,
-    thresholds: Annotated[int, typer.Option(help="Number of thresholds in the sweep (curves, MaxBoxAcc).")] = len(
-        SWEEP
-    ),
+    map_: Annotated[
+        str | None, typer.Option("--map", help="Map that gives the box: class (of the true class) or topk-mean.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="Box threshold, between 0 and 1.")] = None,
+    crops: Annotated[
+        int | None, typer.Option(help="Number of crops whose class scores are averaged: 1, 2 or 10.")
+    ] = None,
+    thresholds: Annotated[
+        int | None, typer.Option(min=1, help="Thresholds for the curve and MaxBoxAcc. [default: 0.05 to 0.95 by 0.05]")
+    ] = None,
     set_: Annotated[
         list[str],
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other part of the protocol, e.g. `--set frame=image`."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change any other part of the protocol, e.g. `--set frame=image`."
+        ),
     ] = [],  # noqa: B006 typer copies it
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for results.json and the per-image table.")
+        Path | None, typer.Option("--out", "-o", help="Folder for results.json and the table of predictions.")
     ] = None,
     device: options.Device = None,
     cache: options.Cache = None,
 ) -> None:
-    """Measure a saved model on test photos with boxes: localization, classification, threshold curve.
+    """Evaluate a saved model on test photos with boxes: localization, classification, threshold curve.
 
-    Without options the model's own protocol is used; each option changes one part of it. The protocol is printed and
-    written with the result.
+    By default the model's own protocol is used; each option changes one part of it. The protocol is printed and
+    saved with the results.
 
     Example: `fdcnet evaluate birds test-photos/`
     """
+    from fdcnet.data.cache import default_cache_dir
+    from fdcnet.evaluation.evaluate import evaluate as run_evaluation
+    from fdcnet.evaluation.evaluator import SWEEP
+    from fdcnet.evaluation.metrics import threshold_curve
+    from fdcnet.report.tables import single_table, to_rich
+    from fdcnet.store.record import write_json
+
     if out and out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file.", "Name a folder for results.json and the table.")
     if data is None and _has_no_data(model):
-        problem = f"{model} was taught with 'fdcnet learn', which does not note where photos lie."
+        problem = f"{model} was made with 'fdcnet learn', which does not record where photos are."
         raise UserError(problem, f"Name test photos: fdcnet evaluate {model} PHOTOS")
     given = {"map": map_, "threshold": threshold, "crops": crops}
     changes = {key: value for key, value in given.items() if value is not None} | parse_overrides(set_)
@@ -58,7 +63,7 @@ def evaluate(
         model,
         data,
         protocol=changes,
-        sweep=[(i + 1) / (thresholds + 1) for i in range(thresholds)],
+        sweep=[(i + 1) / (thresholds + 1) for i in range(thresholds)] if thresholds else SWEEP,
         device=device or "auto",
         cache_dir=cache or default_cache_dir(),
         listener=watcher(),
@@ -75,8 +80,11 @@ def evaluate(
 
 
 def _has_no_data(model: Path) -> bool:
+    from fdcnet.store.bundle import read_description
+    from fdcnet.store.versions import versions
+
     learned = any(version.learned for version in versions(model) if version.current)
-    return learned and read_description(model)["config"]["data"]["path"] == Config().data.path
+    return learned and read_description(model)["config"]["data"]["path"] == options.DEFAULTS.data.path
 
 
 def _print_curve(thresholds: tuple[float, ...], curve: list[float] | None, num_rows: int = 10) -> None:

@@ -8,7 +8,6 @@ import typer
 from fdcnet.cli import options
 from fdcnet.cli.console import console
 from fdcnet.errors import UserError
-from fdcnet.inference.export import export_onnx, export_without_memory
 
 
 def export(
@@ -27,6 +26,8 @@ def export(
 
     Example: `fdcnet export birds --onnx birds.onnx`, or `fdcnet export birds --no-memory birds-shared`
     """
+    from fdcnet.inference.export import export_onnx, export_without_memory
+
     if onnx is None and no_memory is None:
         raise UserError("There is nothing to write.", "Say --onnx FILE, or --no-memory DIR.")
     if no_memory is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -11,13 +11,10 @@ from rich.text import Text
 
 from fdcnet.cli import options
 from fdcnet.cli.console import console, errors, percent, watcher
-from fdcnet.data.cache import default_cache_dir
-from fdcnet.store.versions import can_go_back
-from fdcnet.teaching.defaults import BACKBONE, MEMORY_PER_CLASS, in_words
-from fdcnet.teaching.holdout import HOLDOUT
-from fdcnet.teaching.learn import KEEP, LearnReport, versions
-from fdcnet.teaching.learn import learn as run_learning
-from fdcnet.teaching.learn import rollback as run_rollback
+from fdcnet.teaching import BACKBONE, HOLDOUT, KEEP, MEMORY_PER_CLASS
+
+if TYPE_CHECKING:
+    from fdcnet.teaching.learn import LearnReport
 
 COLUMNS = {"top1_cls": "class right", "gt_known": "box right", "top1_loc": "both right"}
 
@@ -62,6 +59,9 @@ def learn(
 
     Example: `fdcnet learn birds first-photos/`, and later `fdcnet learn birds new-photos/`
     """
+    from fdcnet.data.cache import default_cache_dir
+    from fdcnet.teaching.learn import learn as run_learning
+
     try:
         report = run_learning(
             model,
@@ -91,6 +91,9 @@ def history(model: options.Model) -> None:
 
     Example: `fdcnet history birds`
     """
+    from fdcnet.store.versions import rollback as run_rollback
+    from fdcnet.store.versions import versions
+
     table = Table(box=box.SIMPLE, show_edge=False, padding=(0, 1, 0, 0))
     for name in ("version", "date", "classes", "added", "of", *(what.replace(" ", "\n") for what in COLUMNS.values())):
         table.add_column(name, overflow="fold", no_wrap=name != "added")
@@ -118,11 +121,16 @@ def rollback(
 
     Example: `fdcnet rollback birds`, or `fdcnet rollback birds --to 3`
     """
+    from fdcnet.store.versions import rollback as run_rollback
+
     version = run_rollback(model, to)
     console.print(f"{model} is version {version.number} now: {len(version.classes)} classes.", markup=False)
 
 
-def _print(report: LearnReport) -> None:
+def _print(report: "LearnReport") -> None:
+    from fdcnet.store.versions import can_go_back
+    from fdcnet.teaching.defaults import in_words
+
     table = Table("held-out photos of", "number", *COLUMNS.values(), box=box.SIMPLE)
     rows = (
         ("old classes, before", report.old_before),

@@ -1,12 +1,73 @@
-"""Options that several verbs share."""
+"""Options that several verbs share, and the values that a shell completes."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fdcnet import config
+from fdcnet.data.sources import FORMATS
+from fdcnet.methods import METHODS
+from fdcnet.models.backbones import BACKBONES
+
+DEFAULTS = config.Config()
+LAYOUTS = ", ".join(reversed(FORMATS.summaries().values()))
+
+
+def _methods(incomplete: str) -> Iterator[tuple[str, str]]:
+    return _starting_with(incomplete, METHODS.summaries())
+
+
+def _backbones(incomplete: str) -> Iterator[tuple[str, str]]:
+    return _starting_with(incomplete, BACKBONES.summaries())
+
+
+def _recipes(incomplete: str) -> Iterator[tuple[str, str]]:
+    return _starting_with(incomplete, dict.fromkeys(config.recipe_names(), ""))
+
+
+def _formats(incomplete: str) -> Iterator[tuple[str, str]]:
+    return _starting_with(incomplete, {"auto": "detect the layout", **FORMATS.summaries()})
+
+
+def _starting_with(incomplete: str, known: dict[str, str]) -> Iterator[tuple[str, str]]:
+    return ((name, summary) for name, summary in known.items() if name.startswith(incomplete))
+
+
 Model = Annotated[
-    Path, typer.Argument(help="A saved model: the one that `fdcnet learn` made, or runs/NAME/model of `fdcnet train`.")
+    Path, typer.Argument(help="A saved model, made by `fdcnet learn` or `fdcnet train` (runs/NAME/model).")
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        "-m",
+        autocompletion=_methods,
+        help=f"Method; `fdcnet methods` explains them. [default: {DEFAULTS.method}]",
+    ),
+]
+Backbone = Annotated[
+    str | None,
+    typer.Option(
+        "--backbone",
+        "-b",
+        autocompletion=_backbones,
+        help=f"Backbone: {', '.join(BACKBONES)}. [default: {DEFAULTS.model.backbone}]",
+    ),
+]
+Recipe = Annotated[
+    str | None,
+    typer.Option(
+        "--recipe",
+        "-r",
+        metavar="NAME",
+        autocompletion=_recipes,
+        help="Recipe name (see `fdcnet config list`), or a YAML file.",
+    ),
+]
+Format = Annotated[
+    str, typer.Option(autocompletion=_formats, help=f"Layout of the photos: auto, {', '.join(FORMATS)}.")
 ]
 Set = Annotated[
     list[str],
@@ -14,14 +75,12 @@ Set = Annotated[
         "--set", metavar="KEY=VALUE", help="Change any setting, e.g. `--set train.optim.lr=0.002` (repeatable)."
     ),
 ]
-Recipe = Annotated[
-    str | None,
-    typer.Option("--recipe", "-r", metavar="NAME", help="A recipe by name (see `fdcnet config list`), or a YAML file."),
-]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N. [default: auto]")]
 Cache = Annotated[
     Path | None,
     typer.Option(
-        "--cache", metavar="DIR", help="Where decoded photos are kept. [default: $FDCNET_CACHE or the user's cache]"
+        "--cache",
+        metavar="DIR",
+        help="Folder for decoded photos. [default: $FDCNET_CACHE, or fdcnet in the user's cache folder]",
     ),
 ]

@@ -6,28 +6,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fdcnet.cli import options
 from fdcnet.cli.console import console, errors
-from fdcnet.data.inputs import find_photos
 from fdcnet.errors import UserError
-from fdcnet.inference.localizer import Localizer
-from fdcnet.inference.prediction import NONE_OF_THESE, Prediction
-from fdcnet.inference.writers import (
-    ESCAPED,
-    LOCAL_FILES,
-    CocoWriter,
-    CsvWriter,
-    JsonWriter,
-    LabelStudioWriter,
-    OverlayWriter,
-    Writer,
-    YoloWriter,
-    is_read,
-)
+
+if TYPE_CHECKING:
+    from fdcnet.inference.prediction import Prediction
+    from fdcnet.inference.writers import Writer
 
 OUTPUTS = "Files for other programs"
 
@@ -67,8 +56,9 @@ def predict(
         ),
     ] = None,
     labelstudio_url: Annotated[
-        str, typer.Option(metavar="PREFIX", help="What stands before a photo's name there.", rich_help_panel=OUTPUTS)
-    ] = LOCAL_FILES,
+        str | None,
+        typer.Option(metavar="PREFIX", help="What stands before a photo's name there.", rich_help_panel=OUTPUTS),
+    ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Photos at once. [default: 8 on a CPU, 32 on a GPU]")] = None,
     device: options.Device = None,
 ) -> None:
@@ -79,6 +69,19 @@ def predict(
 
     Example: `fdcnet predict birds holiday/ --save seen/ --json answers.json`
     """
+    from fdcnet.data.inputs import find_photos
+    from fdcnet.inference.localizer import Localizer
+    from fdcnet.inference.writers import (
+        ESCAPED,
+        LOCAL_FILES,
+        CocoWriter,
+        CsvWriter,
+        JsonWriter,
+        LabelStudioWriter,
+        OverlayWriter,
+        YoloWriter,
+    )
+
     for stream in (sys.stdout, sys.stderr):  # a file name may be no UTF-8
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=ESCAPED)
@@ -90,7 +93,7 @@ def predict(
     wanted = {JsonWriter: json, CsvWriter: csv, CocoWriter: coco, YoloWriter: yolo, OverlayWriter: save}
     writers = [kind(path, localizer.classes) for kind, path in wanted.items() if path is not None]
     if labelstudio is not None:
-        writers.append(LabelStudioWriter(labelstudio, localizer.classes, labelstudio_url))
+        writers.append(LabelStudioWriter(labelstudio, localizer.classes, labelstudio_url or LOCAL_FILES))
     unread: list[str] = []
 
     def tell(name: str, reason: str) -> None:
@@ -119,8 +122,10 @@ def predict(
         raise typer.Exit(1)
 
 
-def _write(answers: Iterator[Prediction], writers: list[Writer], quiet: bool) -> int:
+def _write(answers: "Iterator[Prediction]", writers: "list[Writer]", quiet: bool) -> int:
     """Files are completed also when nobody reads standard output any more; without any, that ends it."""
+    from fdcnet.inference.writers import is_read
+
     num_read = 0
     takers = [writer.add for writer in writers] + ([] if quiet else [_show])
     with ExitStack() as stack:
@@ -136,12 +141,14 @@ def _write(answers: Iterator[Prediction], writers: list[Writer], quiet: bool) ->
     return num_read
 
 
-def _show(prediction: Prediction) -> None:
+def _show(prediction: "Prediction") -> None:
     console.print(_line(prediction), markup=False, highlight=False)
 
 
-def _line(prediction: Prediction) -> str:
+def _line(prediction: "Prediction") -> str:
     """One photo in one line."""
+    from fdcnet.inference.prediction import NONE_OF_THESE
+
     if prediction.class_name is None:
         best = prediction.top[0]
         return f"{prediction.source}: {NONE_OF_THESE} (at best {best.class_name}, {best.score:.0%})"

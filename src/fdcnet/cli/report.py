@@ -7,10 +7,6 @@ import typer
 
 from fdcnet.cli.console import console
 from fdcnet.errors import UserError
-from fdcnet.report.page import write_report
-from fdcnet.report.runs import all_results, load
-from fdcnet.report.tables import brief_table, to_rich
-from fdcnet.store.bundle import has_bundle
 
 
 def report(
@@ -23,6 +19,10 @@ def report(
 
     Example: `fdcnet report runs/NAME`
     """
+    from fdcnet.report.page import write_report
+    from fdcnet.report.runs import all_results, load
+    from fdcnet.report.tables import brief_table, to_rich
+
     for run in runs:
         if run.is_file():
             problem = f"{run} is a file; a report is about the folder of a run."
@@ -34,6 +34,8 @@ def report(
 
 
 def _refuse_model(path: Path) -> None:
+    from fdcnet.store.bundle import has_bundle
+
     if (path / "run.json").is_file() or not has_bundle(path):
         return
     own_run = (path.parent / "run.json").is_file()

@@ -12,7 +12,7 @@ import typer
 from fdcnet.cli import options
 from fdcnet.cli.console import console
 from fdcnet.errors import UserError
-from fdcnet.teaching.learn import KEEP
+from fdcnet.teaching import KEEP
 
 NOWHERE = ("192.0.2.1", 9)  # an address for examples: asking for the way to it sends nothing
 

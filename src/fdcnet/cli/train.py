@@ -8,50 +8,62 @@ import typer
 from fdcnet import config as settings
 from fdcnet.cli import options
 from fdcnet.cli.console import console, errors, watcher
-from fdcnet.data.cache import default_cache_dir
-from fdcnet.data.sources import open_dataset
-from fdcnet.report.page import write_report
-from fdcnet.report.tables import BRIEF, results_table, to_rich
-from fdcnet.training.run import train as run_training
+
+DEFAULTS = options.DEFAULTS
 
 
 def train(
-    data: Annotated[
-        str | None, typer.Argument(help="Photos: a folder per class, CSV, COCO JSON, CUB-200, ImageNet.")
-    ] = None,
-    method: Annotated[str | None, typer.Option("--method", "-m", help="See `fdcnet methods`.")] = None,
+    data: Annotated[str | None, typer.Argument(help=f"Photos: {options.LAYOUTS}.")] = None,
+    method: options.Method = None,
     recipe: options.Recipe = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option("--backbone", "-b", help="mobilenet_v1, inception_v3, efficientnet_lite0, resnet50, vgg16, tiny."),
-    ] = None,
+    backbone: options.Backbone = None,
     weights: Annotated[
         str | None,
-        typer.Option("--weights", "-w", help="Pretrained backbone: a .safetensors or .pth file, auto, or none."),
+        typer.Option(
+            "--weights",
+            "-w",
+            help=f"Pretrained weights: a .safetensors or .pth file, auto, or none. [default: {DEFAULTS.model.weights}]",
+        ),
     ] = None,
-    base: Annotated[int | None, typer.Option(help="Classes of the first task; 0: all in one task.")] = None,
-    step: Annotated[int | None, typer.Option(help="Classes of each later task.")] = None,
+    base: Annotated[
+        int | None, typer.Option(help=f"Classes in the first task; 0: all. [default: {DEFAULTS.data.base_classes}]")
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(help=f"Classes in each later task; 0: all that remain. [default: {DEFAULTS.data.step_classes}]"),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Run folder. [default: runs/DATA-BACKBONE-METHOD-SEED]")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in that folder from its last checkpoint.")
+        bool, typer.Option("--resume", help="Continue the run in that folder from its last checkpoint.")
     ] = False,
     base_model: Annotated[
-        Path | None, typer.Option(help="Take the first task from this saved model instead of learning it.")
+        Path | None, typer.Option(help="Start from this saved model instead of training the first task.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Order of photos and classes, crops, initial values.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Seed for the order of photos and classes, crops, initialization. [default: {DEFAULTS.seed}]"
+        ),
+    ] = None,
     device: options.Device = None,
     cache: options.Cache = None,
     set_: options.Set = [],  # noqa: B006 typer copies it
 ) -> None:
-    """Learn a stream of tasks from photos with image labels, and measure after each.
+    """Learn a sequence of tasks from photos with image labels, and evaluate after each.
 
-    The first task learns `--base` classes, each later one `--step` more, while the photos of earlier tasks are gone but
-    for the method's memory. Boxes, where the data have them, serve measuring only.
+    The first task learns `--base` classes, and each later task `--step` more. Photos of earlier tasks are gone, except
+    those in the method's memory. Boxes in the data are used for evaluation only.
 
     Example: `fdcnet train birds/ --method baseline --backbone efficientnet_lite0 --base 10 --step 5`
     """
+    from fdcnet.data.cache import default_cache_dir
+    from fdcnet.data.sources import open_dataset
+    from fdcnet.report.page import write_report
+    from fdcnet.report.tables import BRIEF, results_table, to_rich
+    from fdcnet.training.run import train as run_training
+
     config = settings.load(
         recipe,
         set_,
@@ -79,7 +91,7 @@ def train(
             cache_dir=cache or default_cache_dir(),
         )
     except KeyboardInterrupt:
-        errors.print("Interrupted. The same command with --resume goes on from the last checkpoint.")
+        errors.print("To continue from the last checkpoint, run the same command with --resume.")
         raise
     console.print(to_rich(results_table({config.method: results}, BRIEF, split=())))
     page = write_report([run_dir], run_dir / "report.html")

@@ -1,10 +1,11 @@
-"""The plain types that cross rooms: one labelled photo, a data set of them, one task of a stream, one batch."""
+"""Data types shared across packages: one labelled photo, a data set of them, one task of a stream, one batch."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor
+if TYPE_CHECKING:  # readers and listeners need no torch
+    from torch import Tensor
 
 BoxXYXY = tuple[float, float, float, float]
 
@@ -57,6 +58,6 @@ class Task:
 class Batch(NamedTuple):
     """What a training step sees, on the device: normalised crops and labels."""
 
-    images: Tensor  # (B, 3, H, W)
-    labels: Tensor  # (B,) int64
-    from_memory: Tensor  # (B,) bool: an exemplar (in paired batches also those drawn from the new classes)
+    images: "Tensor"  # (B, 3, H, W)
+    labels: "Tensor"  # (B,) int64
+    from_memory: "Tensor"  # (B,) bool: an exemplar (in paired batches also those drawn from the new classes)

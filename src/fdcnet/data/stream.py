@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from fdcnet.data.records import Dataset, Record, Task
 from fdcnet.data.sources.files import class_name
-from fdcnet.errors import UserError
-from fdcnet.text import count
+from fdcnet.errors import UserError, count
 
 T = TypeVar("T")
 

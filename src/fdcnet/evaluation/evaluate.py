@@ -9,7 +9,7 @@ from fdcnet.config import Config, Protocol, from_dict, refuse_protocol, to_dict
 from fdcnet.data.records import Record
 from fdcnet.data.sources import open_dataset
 from fdcnet.data.stream import make_stream
-from fdcnet.errors import UserError
+from fdcnet.errors import UserError, count
 from fdcnet.evaluation.evaluator import SWEEP
 from fdcnet.evaluation.incremental import build_results, score_task
 from fdcnet.evaluation.measure import measure
@@ -19,7 +19,6 @@ from fdcnet.runtime.listener import Listener
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.bundle import load_bundle
 from fdcnet.store.photo_history import num_taught
-from fdcnet.text import count
 
 
 def evaluate(

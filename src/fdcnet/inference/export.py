@@ -20,7 +20,7 @@ from fdcnet.data.batches import rng
 from fdcnet.data.decode import BadImage, decode
 from fdcnet.data.sources.files import listing
 from fdcnet.data.synthetic import class_names, draw
-from fdcnet.errors import UserError
+from fdcnet.errors import UserError, count
 from fdcnet.evaluation.evaluator import WHOLE, show
 from fdcnet.inference.localizer import predict_protocol
 from fdcnet.memory import ExemplarMemory
@@ -29,7 +29,6 @@ from fdcnet.methods.base import State
 from fdcnet.store.bundle import load_bundle, save_bundle
 from fdcnet.store.record import replacing, write_json
 from fdcnet.store.versions import LEARNED, versions
-from fdcnet.text import count
 
 OPSET = 18
 TOLERANCE = 1e-3  # of probabilities and masks, both in 0..1

@@ -1,33 +1,33 @@
 """All methods by name: ours, and those that other packages register in the entry-point group `fdcnet.methods`."""
 
-import difflib
-from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
-from fdcnet.errors import UserError
-from fdcnet.methods.aanets import AANets
-from fdcnet.methods.base import Method
-from fdcnet.methods.baseline import Baseline
-from fdcnet.methods.ccil import CCIL
-from fdcnet.methods.fdcnet import FDCNet
-from fdcnet.methods.finetune import Finetune
-from fdcnet.methods.foster import FOSTER
-from fdcnet.methods.joint import Joint
-from fdcnet.methods.rebalancing import Rebalancing
+from fdcnet.registry import Entry, Registry
 
-METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Finetune, Rebalancing, CCIL, AANets, FOSTER, Baseline, FDCNet, Joint)
-}
+if TYPE_CHECKING:
+    from fdcnet.methods.base import Method
+
+METHODS: "Registry[type[Method]]" = Registry(
+    "There is no method",
+    {
+        "finetune": Entry("fdcnet.methods.finetune:Finetune", "plain fine-tuning, which forgets"),
+        "rebalancing": Entry("fdcnet.methods.rebalancing:Rebalancing", "LUCIR, CVPR 2019"),
+        "ccil": Entry("fdcnet.methods.ccil:CCIL", "CCIL, CVPR Workshops 2021"),
+        "aanets": Entry("fdcnet.methods.aanets:AANets", "AANets, CVPR 2021"),
+        "foster": Entry("fdcnet.methods.foster:FOSTER", "FOSTER, ECCV 2022"),
+        "baseline": Entry("fdcnet.methods.baseline:Baseline", "memory and distillation, ACM MM 2023"),
+        "fdcnet": Entry("fdcnet.methods.fdcnet:FDCNet", "the baseline with drift compensation, ACM MM 2023"),
+        "joint": Entry("fdcnet.methods.joint:Joint", "all classes at once, the upper bound"),
+    },
+    group="fdcnet.methods",
+    hint="'fdcnet methods' explains them.",
+)
 
 
-def all_methods() -> dict[str, type[Method]]:
-    """Ours first; a package of somebody else adds to them but replaces none."""
-    return {entry.name: entry.load() for entry in entry_points(group="fdcnet.methods")} | METHODS
+def all_methods() -> "dict[str, type[Method]]":
+    """Every method, loaded: ours first, then those of other packages."""
+    return dict(METHODS)
 
 
-def find_method(name: str) -> type[Method]:
-    methods = all_methods()
-    if name not in methods:
-        near = difflib.get_close_matches(name, methods, n=1, cutoff=0.4)
-        hint = f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(methods)}."
-        raise UserError(f"There is no method '{name}'.", hint + " 'fdcnet methods' explains them.")
-    return methods[name]
+def find_method(name: str) -> "type[Method]":
+    return METHODS.find(name)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fdcnet.config import DriftConfig, ModelConfig
-from fdcnet.models.backbones import Backbone, build_backbone
+from fdcnet.models.backbones import build_backbone
+from fdcnet.models.backbones.base import Backbone
 from fdcnet.models.discriminant import Layer
 from fdcnet.models.drift import DriftModules
 from fdcnet.models.heads import CosineScores, LinearScores, Localizer

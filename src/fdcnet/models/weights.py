@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fdcnet.errors import UserError
-from fdcnet.models.backbones import BACKBONES, Backbone, Cut, Lineage, build_backbone, find_backbone
+from fdcnet.models.backbones import BACKBONES, build_backbone, find_backbone
+from fdcnet.models.backbones.base import Backbone, Cut, Lineage
 
 State = Mapping[str, Tensor]
 

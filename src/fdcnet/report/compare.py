@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fdcnet.errors import UserError
+from fdcnet.errors import UserError, count
 from fdcnet.report.charts import standalone
 from fdcnet.report.comparable import differences, refuse_incomparable, with_map
 from fdcnet.report.curves import accuracy_curve, forgetting_curve, lost_by_task
@@ -25,7 +25,6 @@ from fdcnet.report.tables import (
 )
 from fdcnet.report.words import classes, glossary, listing, protocol_in_words
 from fdcnet.store.record import write_bytes
-from fdcnet.text import count
 
 
 def compare(paths: Sequence[Path], map_: str | None = None) -> list[Run]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
+from fdcnet.errors import count
 from fdcnet.report.charts import swatch
 from fdcnet.report.comparable import first_task
 from fdcnet.report.markup import Markup, join, tag
 from fdcnet.report.runs import Run, all_results
 from fdcnet.report.tables import results_table, summary_table, to_html
 from fdcnet.report.words import duration, moment, protocol_in_words, readable
-from fdcnet.text import count
 
 
 def numbers(runs: Sequence[Run]) -> Markup:

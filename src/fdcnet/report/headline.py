@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from fdcnet.errors import count
 from fdcnet.report.charts import swatch
 from fdcnet.report.markup import Markup, join, tag
 from fdcnet.report.runs import Run, key_metrics
 from fdcnet.report.tables import METRICS, group_sizes, measured, old_and_new, show
 from fdcnet.report.words import classes, duration, glossary, listing, percent, term
-from fdcnet.text import count
 
 
 def task_line(runs: Sequence[Run]) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from fdcnet.errors import count
 from fdcnet.report.markup import Markup, join, tag
 from fdcnet.report.tables import MISSING, show
-from fdcnet.text import count
 
 GLOSSARY = {
     "Task": "One lesson: a few new classes arrive with photos and class names, but no boxes. "

@@ -12,15 +12,14 @@ import torch
 from fdcnet.config import Config
 from fdcnet.data.batches import normalise
 from fdcnet.data.records import Batch, Task
+from fdcnet.errors import count
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State, wsol_losses
 from fdcnet.runtime.device import describe as device_name
 from fdcnet.runtime.runtime import Runtime
-from fdcnet.text import count
+from fdcnet.teaching import BACKBONE, MEMORY_PER_CLASS
 from fdcnet.training.light import frozen_backbone
 
-BACKBONE = "efficientnet_lite0"  # its weights come with pip
-MEMORY_PER_CLASS = 20
 TEACHER = 1.3  # a step of a later task also asks the previous network
 FEW_CLASSES = 50  # with fewer, masks die unless localization comes in late: results/tuning.md, few classes
 FULL_FROM = 1000  # photos; with 300, light is more accurate: docs/teach.md

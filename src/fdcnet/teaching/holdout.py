@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fdcnet.data.cache import PixelCache
 from fdcnet.methods.base import State
 from fdcnet.store.photo_history import identities, in_model
+from fdcnet.teaching import HOLDOUT
 
-HOLDOUT = 0.2
 ENOUGH_TO_HOLD_OUT = 10  # photos of a class; with fewer, all are needed for learning
 FEWEST_PHOTOS = 4
 

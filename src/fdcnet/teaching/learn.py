@@ -18,7 +18,7 @@ from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Dataset, Task
 from fdcnet.data.sources import read
 from fdcnet.data.stream import append_task
-from fdcnet.errors import UserError
+from fdcnet.errors import UserError, count
 from fdcnet.evaluation.measure import measure
 from fdcnet.evaluation.metrics import by_task
 from fdcnet.memory import ExemplarMemory, herd
@@ -30,9 +30,9 @@ from fdcnet.runtime.listener import Epoch, Listener
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.bundle import CURRENT, has_bundle, load_bundle
 from fdcnet.store.versions import Version, add_version, after_tasks, is_unborn, rollback, versions, writing
+from fdcnet.teaching import KEEP
 from fdcnet.teaching import defaults as plan
 from fdcnet.teaching.holdout import FEWEST_PHOTOS, Sorted, sort_photos
-from fdcnet.text import count
 from fdcnet.training.checks import refuse_settings
 from fdcnet.training.exemplars import pooled_features
 from fdcnet.training.light import LIGHT_METHODS
@@ -43,7 +43,6 @@ __all__ = ["Accuracy", "Cancelled", "LearnReport", "Version", "after_tasks", "le
 
 HELD_OUT_PER_CLASS = 10  # that stay in the model, to measure old classes when their photos are gone
 LONGEST_NAME = 200
-KEEP = 3
 EMPTY = 0.01  # mean mask below which there is nothing to box
 
 Cancel = Callable[[], bool] | threading.Event

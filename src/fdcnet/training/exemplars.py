@@ -8,10 +8,10 @@ from torch import Tensor
 from fdcnet.data.batches import normalise
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Task
+from fdcnet.errors import count
 from fdcnet.memory import herd, rank_by_distance
 from fdcnet.methods.base import State
 from fdcnet.runtime.runtime import Runtime
-from fdcnet.text import count
 
 Layer = Literal["shared", "tail", "class"]
 

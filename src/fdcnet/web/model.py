@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fdcnet.data.decode import upright
+from fdcnet.errors import count
 from fdcnet.inference.localizer import Localizer, Options
 from fdcnet.inference.prediction import ClassScore, Prediction
 from fdcnet.store.bundle import current_number, has_bundle, in_use, read_description
 from fdcnet.store.versions import after_tasks, is_unborn, versions
-from fdcnet.text import count
 from fdcnet.web.guard import Refused
 
 LOADED = 4  # versions kept in memory

@@ -1,58 +1,61 @@
 """Photos and labels on disk -> `Dataset`. One short file per layout; nothing here opens the pixels of a photo."""
 
-import difflib
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Protocol
 
 from fdcnet.config import DataConfig
-from fdcnet.data.cache import default_cache_dir
 from fdcnet.data.records import Dataset
-from fdcnet.data.sources import coco, csv_list, cub, folders, imagenet, wsol
-from fdcnet.data.synthetic import VERSION, make_synthetic
 from fdcnet.errors import UserError
+from fdcnet.registry import Entry, Registry
 
 __all__ = ["FORMATS", "open_dataset", "read", "recognise"]
 
+HERE = "fdcnet.data.sources"
 
-class Format(NamedTuple):
-    recognises: Callable[[Path], bool]
-    read: Callable[[Path, int], Dataset]
+
+class Format(Protocol):
+    """A module of this package."""
+
+    def recognises(self, root: Path) -> bool: ...
+
+    def read(self, root: Path, limit: int) -> Dataset: ...
 
 
 # `auto` takes the first that recognises the path: layouts with unmistakable files come before plain folders.
-FORMATS: dict[str, Format] = {
-    "cub": Format(cub.recognises, cub.read),
-    "wsol": Format(wsol.recognises, wsol.read),
-    "coco": Format(coco.recognises, coco.read),
-    "csv": Format(csv_list.recognises, csv_list.read),
-    "imagenet": Format(imagenet.recognises, imagenet.read),
-    "folders": Format(folders.recognises, folders.read),
-}
+FORMATS: Registry[Format] = Registry(
+    "There is no data format",
+    {
+        "cub": Entry(f"{HERE}.cub", "CUB-200-2011"),
+        "wsol": Entry(f"{HERE}.wsol", "WSOL benchmark metadata"),
+        "coco": Entry(f"{HERE}.coco", "COCO JSON"),
+        "csv": Entry(f"{HERE}.csv_list", "a CSV file with the columns path,label"),
+        "imagenet": Entry(f"{HERE}.imagenet", "ImageNet"),
+        "folders": Entry(f"{HERE}.folders", "a folder per class"),
+    },
+    hint="'auto' detects it.",
+)
 
 
 def open_dataset(config: DataConfig) -> Dataset:
-    """What the settings name: photos on disk, or the generated set."""
+    """The data set that the settings name: photos on disk, or the generated set."""
     if config.path != "synthetic":
         return read(config.path, config.format, config.classes)
+    from fdcnet.data.cache import default_cache_dir
+    from fdcnet.data.synthetic import VERSION, make_synthetic
+
     dataset = make_synthetic(default_cache_dir() / f"synthetic-{VERSION}")
     return dataset.first(config.classes) if config.classes else dataset
 
 
 def read(path: str | Path, format: str = "auto", classes: int = 0) -> Dataset:
-    """Read a data set, recognising its layout. `classes=N` keeps the first N classes in natural order."""
+    """Read a data set and detect its layout. `classes=N` keeps the first N classes in natural order."""
     root = Path(path).expanduser().absolute()
     if not root.exists():
         raise UserError(f"There is no file or folder {root}.", "Check the spelling, or where the command is run.")
     if classes < 0:
         raise UserError(f"classes cannot be {classes}.", "Give the number of classes to keep, or 0 for all.")
     try:
-        name = recognise(root) if format == "auto" else format
-        if name not in FORMATS:
-            near = difflib.get_close_matches(name, FORMATS, n=1)
-            hint = f"Did you mean '{near[0]}'?" if near else f"Choose one of: auto, {', '.join(FORMATS)}."
-            raise UserError(f"There is no data format '{name}'.", hint)
-        return FORMATS[name].read(root, classes)
+        return FORMATS.find(recognise(root) if format == "auto" else format).read(root, classes)
     except PermissionError as error:
         raise UserError(f"{error.filename} may not be read.", "Give yourself permission to read it.") from error
 
@@ -63,6 +66,6 @@ def recognise(root: Path) -> str:
         if format.recognises(root):
             return name
     raise UserError(
-        f"{root} is not a list of photos that is known here.",
+        f"Unrecognized dataset format: {root}",
         "Name a folder with one folder per class, a .csv with the columns path,label, or a COCO .json.",
     )

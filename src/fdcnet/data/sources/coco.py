@@ -10,8 +10,7 @@ from fdcnet.data.records import BoxXYXY, Dataset, Record
 from fdcnet.data.sources.boxes import make_box
 from fdcnet.data.sources.files import FileIndex, class_name, files_named, set_name, subfolders
 from fdcnet.data.sources.splits import Split, assemble, split_in, split_of
-from fdcnet.errors import UserError
-from fdcnet.text import count
+from fdcnet.errors import UserError, count
 
 _OTHER_TASKS = ("captions_", "person_keypoints_", "image_info_", "stuff_", "panoptic_")  # lie beside instances_*.json
 

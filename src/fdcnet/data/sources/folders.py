@@ -17,8 +17,7 @@ from fdcnet.data.sources.files import (
     subfolders,
 )
 from fdcnet.data.sources.splits import Split, assemble, first, split_of
-from fdcnet.errors import UserError
-from fdcnet.text import count
+from fdcnet.errors import UserError, count
 
 
 def recognises(root: Path) -> bool:

@@ -10,8 +10,7 @@ from fdcnet.data.sources.boxes import make_box, voc_objects
 from fdcnet.data.sources.files import files_named, listing, set_name, subfolders
 from fdcnet.data.sources.splits import Split, assemble, first
 from fdcnet.data.sources.tables import rows
-from fdcnet.errors import UserError
-from fdcnet.text import count
+from fdcnet.errors import UserError, count
 
 
 class Annotation(NamedTuple):

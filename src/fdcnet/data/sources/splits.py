@@ -7,8 +7,7 @@ from typing import Literal
 
 from fdcnet.data.records import Dataset, Record
 from fdcnet.data.sources.files import ACCEPTED
-from fdcnet.errors import UserError
-from fdcnet.text import count
+from fdcnet.errors import UserError, count
 
 Split = Literal["train", "val", "test"]
 
