@@ -16,7 +16,7 @@ LAYERS = ("memory", "methods", "runtime", "store", "evaluation", "training", "in
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "registry": {"errors"},
+    "registry": {"errors", "files"},
     "files": {"errors"},
     "config": {"errors", "files"},
     "geometry": {"errors"},

@@ -4,7 +4,6 @@ Every default says where it comes from: a paper, BAS's public settings, or a run
 """
 
 import dataclasses
-import difflib
 import types
 import typing
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from fdcnet.errors import UserError
+from fdcnet.files import did_you_mean
 
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -343,9 +343,8 @@ def find_recipe(recipe: str | Path) -> Path:
         return Path(recipe)
     if str(recipe) in recipe_names():
         return RECIPES / f"{recipe}.yaml"
-    near = difflib.get_close_matches(Path(recipe).stem, recipe_names(), n=1, cutoff=0.4)
-    hint = f"Did you mean '{near[0]}'? " if near else ""
-    raise UserError(f"There is no recipe '{recipe}'.", f"{hint}'fdcnet config list' shows all of them.")
+    hint = did_you_mean(Path(recipe).stem, recipe_names(), otherwise="")
+    raise UserError(f"There is no recipe '{recipe}'.", f"{hint} 'fdcnet config list' shows all of them.".lstrip())
 
 
 def read_recipe(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -396,9 +395,8 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str = "", base: T | 
     hints = typing.get_type_hints(kind)
     for key in values:
         if key not in hints:
-            near = difflib.get_close_matches(str(key), hints, n=1, cutoff=0.4)
-            known = f"Did you mean '{where}{near[0]}'?" if near else f"Known keys: {', '.join(hints)}."
-            raise UserError(f"There is no setting '{where}{key}'.", known)
+            hint = did_you_mean(str(key), hints, otherwise=f"Known keys: {', '.join(hints)}.", prefix=where)
+            raise UserError(f"There is no setting '{where}{key}'.", hint)
     if kind is Protocol and "threshold" in values:
         values = {"threshold_source": "given in the settings"} | values
     base = kind() if base is None else base

@@ -1,55 +1,184 @@
-"""One writer at a time in a folder, in this process or any other; readers go on."""
+"""Files on disk: atomic writes, one writer at a time, regular files only, checksums. And "did you mean" for names."""
 
 import contextlib
+import difflib
+import hashlib
 import os
+import re
+import shutil
 import socket
-import sys
-from collections.abc import Iterator
+import stat
+import time
+import uuid
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 from fdcnet.errors import UserError
 
-if sys.platform != "win32":
-    import fcntl
-
 LOCK = "lock"
+STALE_SECONDS = 3600.0  # a writer changes its temporary file more often than this
+_TEMPORARY = re.compile(r"[0-9a-f]{32}\.tmp")
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has neither
+_NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` if the block ends without an error.
+
+    Readers see the old file or the new one, never a part of it, also after a crash. `Path(file.name)` is the
+    temporary file, for code that needs a path.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(path)
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def creating(path: Path, replace: bool = False) -> Iterator[Path]:
+    """A new folder that appears as `path` if the block ends without an error.
+
+    With `replace` it takes the place of an existing folder. A kill between the two renames leaves that one under
+    `old_name(path)`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(path)
+    try:
+        temporary.mkdir()
+        yield temporary
+        _sync_tree(temporary)
+        if replace and path.exists():
+            remove_folder(old_name(path))
+            path.rename(old_name(path))
+        temporary.rename(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    if replace:
+        remove_folder(old_name(path))
+
+
+def old_name(path: Path) -> Path:
+    return path.with_name(path.name + ".old")
+
+
+def remove_folder(path: Path) -> None:
+    """Rename, then delete: a reader sees the whole folder or nothing. A link is removed, not what it points to."""
+    temporary = _temporary(path)
+    with contextlib.suppress(OSError):
+        path.rename(temporary)
+        _delete(temporary)
+
+
+def remove_leftovers(folder: Path, older_than: float = STALE_SECONDS) -> None:
+    """Delete the temporary files and folders of killed writers."""
+    with contextlib.suppress(OSError):
+        for path in list(folder.iterdir()):
+            if is_temporary(path) and time.time() - path.lstat().st_mtime >= older_than:
+                _delete(path)
+
+
+def is_temporary(path: Path) -> bool:
+    return _TEMPORARY.search(path.name) is not None
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Refuses where somebody else is writing. The lock of a dead process is void."""
-    file = _take(folder / LOCK)
+    """Allow one writer at a time, across threads and processes. The lock of a dead process does not count."""
+    from filelock import FileLock, Timeout  # here, because help and completion must start fast
+
+    path = folder / LOCK
+    lock = FileLock(path, blocking=False, thread_local=False)
     try:
+        lock.acquire()
+    except Timeout as error:
+        raise UserError(
+            f"{folder} is being changed by {_holder(path)}.", "Wait until it is done, then try again."
+        ) from error
+    try:
+        remove_leftovers(folder, older_than=0)  # nobody else writes here
+        with contextlib.suppress(OSError):  # the name only serves the message above
+            path.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
         yield
     finally:
-        (folder / LOCK).unlink(missing_ok=True)
-        file.close()
-
-
-def _take(path: Path) -> TextIO:
-    while True:
-        file = path.open("a+", encoding="utf-8")
-        try:
-            if sys.platform != "win32":
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
-                break
-            file.close()  # its last holder has just removed it: take a new one
-        except BlockingIOError as error:
-            file.seek(0)
-            who = file.read().strip() or "another process"
-            file.close()
-            raise UserError(
-                f"{path.parent} is being changed by {who}.", "Wait until it is done, then try again."
-            ) from error
-    try:
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
-    except OSError:  # a full disk
-        path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            file.close()
-        raise
+            path.unlink()
+        lock.release()
+
+
+def open_regular(path: Path, follow_links: bool = True) -> BinaryIO:
+    """Open for reading. Refuses devices and pipes, which could block for ever, and links where asked to."""
+    flags = os.O_RDONLY | _BINARY | _NON_BLOCKING | (0 if follow_links else _NO_FOLLOW)
+    if not follow_links and path.is_symlink():
+        raise OSError(f"{path.name} is a link")
+    file = os.fdopen(os.open(path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(f"{path.name} is not a regular file")
     return file
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
+    """Suggest the most similar known name."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.4)
+    return f"Did you mean '{prefix}{near[0]}'?" if near else otherwise
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{uuid.uuid4().hex}.tmp")
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _holder(path: Path) -> str:
+    with contextlib.suppress(OSError), open_regular(path, follow_links=False) as file:
+        return file.read(200).decode("utf-8", "replace").strip() or "another process"
+    return "another process"
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in (*folder.rglob("*"), folder):
+        if path.is_dir():
+            _sync_folder(path)
+        else:
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # Windows cannot open a folder
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

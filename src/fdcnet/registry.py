@@ -1,11 +1,11 @@
 """Names of parts (methods, backbones, data formats) and where each lives, so that listing them imports nothing."""
 
-import difflib
 import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fdcnet.errors import UserError
+from fdcnet.files import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -53,8 +53,7 @@ class Registry(Mapping[str, T]):
     def find(self, name: str) -> T:
         if name in self:
             return self[name]
-        near = difflib.get_close_matches(name, self, n=1, cutoff=0.4)
-        remedy = f"Did you mean '{near[0]}'?" if near else f"Choose one of: {', '.join(self)}."
+        remedy = did_you_mean(name, self, otherwise=f"Choose one of: {', '.join(self)}.")
         raise UserError(f"{self.unknown} '{name}'.", " ".join(filter(None, (remedy, self.hint))))
 
     def _plugins(self) -> "dict[str, EntryPoint]":

@@ -5,7 +5,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -281,8 +281,8 @@ def test_loading_does_not_read_the_exemplars(taught: Path, tmp_path: Path) -> No
 def test_a_drawing_that_fails_leaves_the_old_file(
     localizer: Localizer, photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def torn(image: Image.Image, file: Path, *words: Any, **options: Any) -> None:
-        file.write_bytes(b"half")
+    def torn(image: Image.Image, file: BinaryIO, *words: Any, **options: Any) -> None:
+        file.write(b"half")
         raise OSError("the disk is full")
 
     found = localizer.predict(photos[0])

@@ -13,6 +13,7 @@ from PIL import Image
 import fdcnet
 from fdcnet.config import Config
 from fdcnet.errors import UserError
+from fdcnet.files import remove_leftovers
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.network import new_network
@@ -101,7 +102,7 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
 
 def test_a_misspelt_name_is_answered_with_the_right_one(state: State, tmp_path: Path) -> None:
     save_bundle(state, tmp_path / "birds")
-    assert refused(tmp_path / "bird").remedy == f"Did you mean {tmp_path / 'birds'}?"
+    assert refused(tmp_path / "bird").remedy == f"Did you mean '{tmp_path / 'birds'}'?"
 
 
 def test_a_newer_format_is_refused(state: State, tmp_path: Path) -> None:
@@ -241,12 +242,12 @@ def kill_while_writing(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 @pytest.mark.parametrize(
     ("kill", "number", "survivor"),
     [
-        (kill_at_removal, 1, "old"),  # before anything
-        (kill_while_writing, 1, "old"),  # the new one is half there
-        (kill_at_removal, 2, "old"),  # the new one is whole, beside
-        (kill_at_move, 1, "old"),
-        (kill_at_move, 2, "old"),  # between the two moves: nothing under its own name
-        (kill_at_removal, 3, "new"),  # both moves done, the old one still there
+        (kill_while_writing, 1, "old"),
+        (kill_at_move, 1, "old"),  # the new one is complete
+        (kill_at_move, 2, "old"),
+        (kill_at_move, 3, "old"),  # between the two moves: nothing under its own name
+        (kill_at_move, 4, "new"),  # the old one is still there
+        (kill_at_removal, 1, "new"),
     ],
 )
 def test_a_kill_while_saving_leaves_a_model(
@@ -268,6 +269,7 @@ def test_a_kill_while_saving_leaves_a_model(
 
     save_bundle(state, path)  # the resumed run saves again
     assert load_bundle(path).classes == ["one", "two", "three"]
+    remove_leftovers(tmp_path, older_than=0)
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 

@@ -19,7 +19,6 @@ from fdcnet.store.record import (
     plain,
     read_json,
     truncate_metrics,
-    write_bytes,
     write_json,
 )
 
@@ -47,7 +46,7 @@ def test_finish_keeps_the_facts_and_adds_time(tmp_path: Path) -> None:
 
 def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"x")
-    with pytest.raises(UserError, match="not empty and not a run") as error:
+    with pytest.raises(UserError, match="not empty and is not a run") as error:
         RunRecord.create(tmp_path, FACTS)
     assert error.value.remedy == "Choose an empty or a new folder."
     assert not (tmp_path / "run.json").exists()
@@ -173,11 +172,6 @@ def test_file_stems_are_safe_and_distinct() -> None:
     stems = [file_stem(name) for name in ("a/b", "a.b", "a b", "..", "é" * 300, "\udcff")]
     assert len(set(stems)) == len(stems)
     assert all(set(stem) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-") and len(stem) < 100 for stem in stems)
-
-
-def test_write_bytes_makes_folders(tmp_path: Path) -> None:
-    write_bytes(tmp_path / "a" / "b.txt", b"x")
-    assert (tmp_path / "a" / "b.txt").read_bytes() == b"x"
 
 
 def test_environment_names_device_and_versions() -> None:

@@ -40,7 +40,7 @@ def after(small_config: Callable[..., Config]) -> Callable[..., State]:
             memory.add(0, photos(exemplars).pixels, [str(number) for number in exemplars])
         kept = photos(held_out) if held_out else None
         given = lesson.given if lesson else {}
-        return State(config, new_network(config.model, 0), memory, ["a"], [1], held_out=kept, given=given)
+        return State(config, new_network(config.model, 0), memory, ["a"], [1], held_out=kept, photo_history=given)
 
     return make
 

@@ -221,7 +221,7 @@ def test_what_has_taught_never_measures(photos: Path, tmp_path: Path) -> None:
     report = teach(model, source, more=True, holdout=0.5)
     assert report.old_after and report.old_after.num_photos == 6
     state = load_bundle(model)
-    assert state.given == first.given and sum(state.given.values()) == 24
+    assert state.photo_history == first.photo_history and sum(state.photo_history.values()) == 24
     test = Dataset("again", tuple(state.classes), (), tuple(read(source).train))
     report = teach(model, replace(test, train=read(photos / "first").train), more=True)
     assert report.old_after and report.old_after.num_photos == 6
@@ -231,7 +231,7 @@ def test_photos_are_parted_by_what_they_show(photos: Path, tmp_path: Path) -> No
     for name, source, seed in (("a", photos / "first", 1), ("b", renamed(photos / "first", tmp_path / "other"), 2)):
         teach(tmp_path / name, source, epochs=1, seed=seed)
     first, second = (load_bundle(tmp_path / name) for name in "ab")
-    assert first.given == second.given
+    assert first.photo_history == second.photo_history
     assert first.held_out and second.held_out
     assert set(identities(first.held_out)) == set(identities(second.held_out))
 

@@ -1,10 +1,15 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
+from fdcnet.errors import UserError
+from fdcnet.files import remove_leftovers
 from fdcnet.training.checkpoint import FILE, Position, read_checkpoint, remove_checkpoint, save_checkpoint
 
 
@@ -61,9 +66,29 @@ def test_a_kill_while_saving_leaves_the_last_good_one(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, Position(1, 0, 1), network(1.0), {})
     done = subprocess.run([sys.executable, "-c", KILLED_WHILE_SAVING, str(tmp_path)], check=False)
     assert done.returncode == 9
-    assert (tmp_path / (FILE + ".new")).exists()
+    assert len(list(tmp_path.iterdir())) == 2
     checkpoint = read_checkpoint(tmp_path)
     assert checkpoint is not None
     assert checkpoint.position.epochs_done == 1
-    save_checkpoint(tmp_path, Position(1, 0, 2), network(2.0), {})
+    remove_leftovers(tmp_path, older_than=0)
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_damaged_checkpoint_says_what_to_do(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, Position(1, 0, 1), network(1.0), {"0.bias": torch.ones(3)})
+    content = bytearray((tmp_path / FILE).read_bytes())
+    for place in (0, 9, len(content) // 3, len(content) // 2, len(content) - 1):
+        content[place] ^= 4
+        (tmp_path / FILE).write_bytes(content)
+        with pytest.raises(UserError, match="is damaged") as caught:
+            read_checkpoint(tmp_path)
+        assert "starts over from the last saved model" in caught.value.remedy
+        content[place] ^= 4
+
+
+def test_a_checkpoint_from_before_checksums_is_read(tmp_path: Path) -> None:
+    position = {"task": 1, "phase": 0, "epochs_done": 3}
+    tensors = {"network.a": torch.ones(2), "momentum.b": torch.zeros(1)}
+    save_file(tensors, tmp_path / FILE, metadata={"position": json.dumps(position)})
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint is not None and checkpoint.position.epochs_done == 3

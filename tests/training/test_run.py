@@ -214,7 +214,7 @@ def test_a_kill_at_the_very_start_does_not_occupy_the_folder(
     small_dataset: Dataset, small_config: Make, tmp_path: Path
 ) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".run.json.tmp").touch()
+    (tmp_path / "run" / f".{'0' * 32}.tmp").touch()
     train(small_config("joint", "train.base_epochs=1"), small_dataset, tmp_path / "run", resume=True)
 
 

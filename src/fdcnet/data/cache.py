@@ -6,13 +6,10 @@ import hashlib
 import json
 import os
 import shutil
-import sys
-import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -21,14 +18,11 @@ from torch import Tensor
 from fdcnet.data.decode import BadImage, decode_with_size
 from fdcnet.data.records import Record
 from fdcnet.errors import UserError
-
-if sys.platform != "win32":
-    import fcntl
+from fdcnet.files import remove_leftovers, replacing
 
 FORMAT = 1  # raise it whenever decoding changes, so that no stale pixels are used
 GPU_SHARE = 0.4  # of the free memory: the rest is for training
 CHUNK = 64  # photos per worker between two progress reports
-TEMPORARY = ".tmp"
 LIMIT_VARIABLE = "FDCNET_CACHE_GB"
 LIMIT_GB = 100.0  # of decoded photos; the ones not used for longest go first
 
@@ -160,7 +154,7 @@ def _on_disk(records: Sequence[Record], size: int, cache_dir: Path, decoded: Ite
         return found
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        _sweep(cache_dir)
+        remove_leftovers(cache_dir)
         _make_room(cache_dir, len(records) * size * size * 3)
         _write(stem, size, len(records), decoded)
     except OSError as error:
@@ -176,11 +170,11 @@ def _write(stem: Path, size: int, num: int, decoded: Iterator[Decoded]) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")  # now rather than after minutes of decoding
     sizes: list[tuple[int, int]] = []
     broken: dict[int, str] = {}
-    with _replacing(stem.with_suffix(".pixels")) as file:
+    with replacing(stem.with_suffix(".pixels")) as file:
         for photo in _readable(decoded, sizes, broken):
             file.write(photo.data)
     sidecar = {"format": FORMAT, "shape": [len(sizes), size, size, 3], "sizes": sizes, "broken": list(broken.items())}
-    with _replacing(stem.with_suffix(".json")) as file:
+    with replacing(stem.with_suffix(".json")) as file:
         file.write(json.dumps(sidecar).encode())
 
 
@@ -222,31 +216,6 @@ def _any_repaired(block: _Block, records: Sequence[Record], size: int) -> bool:
     return any(not isinstance(_try_decode(records[i].path, size), BadImage) for i in block.broken)
 
 
-@contextlib.contextmanager
-def _replacing(target: Path) -> Iterator[BinaryIO]:
-    """A file that becomes `target` if all goes well. Other builders of the same target do no harm."""
-    beside = target.with_name(f"{target.name}.{uuid.uuid4().hex}{TEMPORARY}")
-    try:
-        with beside.open("xb") as file:
-            if sys.platform != "win32":
-                fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed, by the system if we are killed: see _sweep
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            beside.replace(target)  # while locked: see _sweep
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-
-
-def _sweep(cache_dir: Path) -> None:
-    """Remove what killed builds left. A live builder's file is locked, or only just created and so still empty."""
-    for leftover in cache_dir.glob(f"*{TEMPORARY}"):
-        with contextlib.suppress(OSError):
-            if leftover.stat().st_size > 0 and not _is_locked(leftover):
-                leftover.unlink()
-
-
 def _make_room(cache_dir: Path, needed: int) -> None:
     """Keep the folder within its limit. A file that another process has mapped stays readable to it."""
     limit = os.environ.get(LIMIT_VARIABLE, LIMIT_GB)
@@ -263,17 +232,6 @@ def _make_room(cache_dir: Path, needed: int) -> None:
         if room < 0:
             sidecar.unlink(missing_ok=True)
             sidecar.with_suffix(".pixels").unlink(missing_ok=True)
-
-
-def _is_locked(path: Path) -> bool:
-    if sys.platform == "win32":
-        return False  # nothing open elsewhere can be removed there anyway
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def _place(pixels: Tensor, device: torch.device) -> Tensor:

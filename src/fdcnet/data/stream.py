@@ -1,6 +1,5 @@
 """A data set as a stream of tasks: each brings its own new classes, and is tested on all classes so far."""
 
-import difflib
 import hashlib
 import os
 import random
@@ -12,6 +11,7 @@ from typing import TypeVar
 from fdcnet.data.records import Dataset, Record, Task
 from fdcnet.data.sources.files import class_name
 from fdcnet.errors import UserError, count
+from fdcnet.files import did_you_mean
 
 T = TypeVar("T")
 
@@ -68,8 +68,7 @@ def class_order(dataset: Dataset, order: str = "natural", seed: int = 0) -> tupl
     names = [class_name(line) for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     for name in names:
         if name not in dataset.classes:
-            near = difflib.get_close_matches(name, dataset.classes, n=1, cutoff=0.4)
-            hint = f"Did you mean '{near[0]}'?" if near else f"It has: {', '.join(dataset.classes[:5])} ..."
+            hint = did_you_mean(name, dataset.classes, otherwise=f"It has: {', '.join(dataset.classes[:5])} ...")
             raise UserError(f"{file} names the class '{name}', which {dataset.name} does not have.", hint)
     if not names:
         raise UserError(f"{file} names no class.", "Write one class per line.")

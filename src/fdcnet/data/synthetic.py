@@ -5,8 +5,6 @@ It is written as ordinary files in the `folders` layout, so that a demo goes the
 
 import csv
 import json
-import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from PIL.Image import Resampling
 from fdcnet.data.batches import rng
 from fdcnet.data.records import BoxXYXY, Dataset, Record
 from fdcnet.errors import UserError
+from fdcnet.files import creating
 
 VERSION = 2  # raise it whenever the pictures change
 MARKER = "synthetic.json"
@@ -56,7 +55,7 @@ def make_synthetic(
     counts = {"train": train_per_class, "test": test_per_class}
     settings = {"version": VERSION, "classes": list(classes), "counts": counts, "size": size, "seed": seed}
     if not root.exists() or not any(root.iterdir()):
-        _write_beside_and_rename(root, settings)
+        _write(root, settings)
     if _settings(root) != settings:
         raise UserError(f"{root} holds something other than this generated set.", "Name another folder, or remove it.")
     return Dataset("synthetic", classes, tuple(_records(root / "train")), tuple(_records(root / "test")))
@@ -174,20 +173,15 @@ def _box(mask: np.ndarray) -> BoxXYXY:
     return float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1)
 
 
-def _write_beside_and_rename(root: Path, settings: dict[str, Any]) -> None:
-    beside = root.with_name(f".{root.name}.{uuid.uuid4().hex}")
+def _write(root: Path, settings: dict[str, Any]) -> None:
     try:
-        for split, count in settings["counts"].items():
-            _write_split(beside / split, settings["classes"], count, settings["size"], (settings["seed"], split))
-        (beside / MARKER).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-        if root.exists():
-            root.rmdir()
-        beside.rename(root)
+        with creating(root) as folder:
+            for split, count in settings["counts"].items():
+                _write_split(folder / split, settings["classes"], count, settings["size"], (settings["seed"], split))
+            (folder / MARKER).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        if not (root / MARKER).is_file():  # it is there when another process was faster
-            raise UserError(f"{root} cannot be written: {error.strerror}.", "Name another folder.") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        if not (root / MARKER).is_file():  # it exists if another process was faster
+            raise UserError(f"Cannot write {root}: {error.strerror}.", "Choose another folder.") from error
 
 
 def _write_split(folder: Path, classes: list[str], count: int, size: int, key: tuple[int, str]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdcnet.errors import UserError
+from fdcnet.files import write_bytes
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -55,9 +56,7 @@ class Table:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
-        beside = path.with_name(path.name + ".part")
-        beside.write_bytes(gzip.compress(text.getvalue().encode("utf-8", "surrogateescape"), mtime=0))
-        beside.replace(path)
+        write_bytes(path, gzip.compress(text.getvalue().encode("utf-8", "surrogateescape"), mtime=0))
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -22,12 +22,13 @@ from fdcnet.data.sources.files import listing
 from fdcnet.data.synthetic import class_names, draw
 from fdcnet.errors import UserError, count
 from fdcnet.evaluation.evaluator import WHOLE, show
+from fdcnet.files import replacing
 from fdcnet.inference.localizer import predict_protocol
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
 from fdcnet.store.bundle import load_bundle, save_bundle
-from fdcnet.store.record import replacing, write_json
+from fdcnet.store.record import write_json
 from fdcnet.store.versions import LEARNED, versions
 
 OPSET = 18
@@ -78,8 +79,8 @@ def export_onnx(model: Path, file: Path, photos: Path | None = None) -> Check:
     if file.is_dir():
         raise UserError(f"{file} is a folder.", "Name a file, such as model.onnx.")
     with replacing(file) as new:
-        _write(answers, shown, new, _metadata(state))
-        return _compare(answers, new, shown, what)
+        _write(answers, shown, Path(new.name), _metadata(state))
+        return _compare(answers, Path(new.name), shown, what)
 
 
 def export_without_memory(model: Path, out: Path) -> None:

@@ -1,6 +1,5 @@
 """A saved model as a tool: photos in, predictions out."""
 
-import difflib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from fdcnet.data.decode import TOO_LARGE, BadImage
 from fdcnet.data.photo import Photo, as_photo, is_batch
 from fdcnet.data.records import Dataset
 from fdcnet.errors import UserError
+from fdcnet.files import did_you_mean
 from fdcnet.inference.prediction import ClassScore, Prediction, find_boxes
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
@@ -159,9 +159,8 @@ class Localizer:
     def _label(self, class_name: str) -> int:
         if class_name in self.classes:
             return self.classes.index(class_name)
-        near = difflib.get_close_matches(class_name, self.classes, n=1, cutoff=0.4)
-        known = f"Did you mean '{near[0]}'?" if near else f"It knows {', '.join(self.classes[:5])}."
-        raise UserError(f"The model does not know the class '{class_name}'.", known)
+        hint = did_you_mean(class_name, self.classes, otherwise=f"It knows {', '.join(self.classes[:5])}.")
+        raise UserError(f"The model does not know the class '{class_name}'.", hint)
 
     def _stream(
         self, sources: Iterable[Any], question: Question, batch_size: int | None, on_error: OnError | None

@@ -15,8 +15,8 @@ from fdcnet.data.decode import upright
 from fdcnet.data.photo import Photo
 from fdcnet.data.records import BoxXYXY
 from fdcnet.errors import UserError
+from fdcnet.files import replacing
 from fdcnet.inference.drawing import GREEN, GREY, chip, draw_box, overlay
-from fdcnet.store.record import replacing
 
 NONE_OF_THESE = "none of these"
 LEGIBLE = 400  # pixels: from this side on, a label can be read on a photo

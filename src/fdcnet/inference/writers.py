@@ -1,6 +1,7 @@
 """Predictions as files that other tools read. Each photo is written at once; the file appears when all is well."""
 
 import csv
+import io
 import json
 import os
 import shutil
@@ -21,8 +22,8 @@ import yaml
 
 from fdcnet.data.records import BoxXYXY
 from fdcnet.errors import UserError
+from fdcnet.files import replacing, write_bytes
 from fdcnet.inference.prediction import Prediction
-from fdcnet.store.record import beside, write_bytes
 
 ESCAPED = "backslashreplace"  # a file name that is no UTF-8 becomes an escape, which JSON reads back
 MAX_WAITING = 16  # drawings that may wait, with their photos
@@ -62,34 +63,34 @@ class Writer:
 
 
 class FileWriter(Writer):
-    """One file, written beside and moved into place; `-` is standard output."""
+    """One file, which appears once it is complete; `-` is standard output."""
 
     def __enter__(self) -> Self:
         self.closing = ExitStack()
         self.to_stdout = str(self.path) == "-"
-        self.file: IO[str] = sys.stdout if self.to_stdout else self._open_beside()
+        self.file: IO[str] = sys.stdout if self.to_stdout else self._open()
         if not is_read(self.begin):
             self.begin()  # once more, into nowhere
         return self
 
-    def _open_beside(self) -> IO[str]:
+    def _open(self) -> IO[str]:
         _make_folder(self.path.parent)
         if self.path.is_dir():
             raise UserError(f"{self.path} is a folder.", "Name a file.")
-        self.beside = beside(self.path)
-        self.closing.callback(self.beside.unlink, missing_ok=True)
-        return self.closing.enter_context(self.beside.open("w", encoding="utf-8", errors=ESCAPED, newline=""))
+        content = self.closing.enter_context(replacing(self.path))
+        return io.TextIOWrapper(content, encoding="utf-8", errors=ESCAPED, newline="")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self.closing.__exit__(kind, error, trace)
+            return
         with self.closing:
-            if error is None and self.to_stdout:
+            if self.to_stdout:
                 is_read(self._finish)
-            elif error is None:
+            else:
                 self._finish()
-                os.fsync(self.file.fileno())
-                self.beside.replace(self.path)
 
     def _finish(self) -> None:
         self.end()

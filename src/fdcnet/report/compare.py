@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fdcnet.errors import UserError, count
+from fdcnet.files import write_bytes
 from fdcnet.report.charts import standalone
 from fdcnet.report.comparable import differences, refuse_incomparable, with_map
 from fdcnet.report.curves import accuracy_curve, forgetting_curve, lost_by_task
@@ -24,7 +25,6 @@ from fdcnet.report.tables import (
     to_markdown,
 )
 from fdcnet.report.words import classes, glossary, listing, protocol_in_words
-from fdcnet.store.record import write_bytes
 
 
 def compare(paths: Sequence[Path], map_: str | None = None) -> list[Run]:

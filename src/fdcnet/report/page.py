@@ -5,13 +5,13 @@ from importlib.resources import files
 from pathlib import Path
 
 from fdcnet.errors import UserError
+from fdcnet.files import write_bytes
 from fdcnet.report.details import making, numbers
 from fdcnet.report.headline import headline, task_line, verdict
 from fdcnet.report.markup import Markup, tag
 from fdcnet.report.photos import photos
 from fdcnet.report.progress import losses, over_tasks
 from fdcnet.report.runs import Run, load
-from fdcnet.store.record import write_bytes
 
 # Nothing may be loaded and no script may run, whatever a class name tries.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

@@ -4,10 +4,7 @@ Where `fdcnet learn` has been, the folder holds several such bundles under versi
 """
 
 import contextlib
-import difflib
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,13 +14,14 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fdcnet.config import Config, from_dict, to_dict
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import BoxXYXY, Record
 from fdcnet.errors import UserError
+from fdcnet.files import creating, did_you_mean, old_name, remove_folder
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.discriminant import Discriminant
@@ -35,7 +33,7 @@ T = TypeVar("T")
 FORMAT = 1
 CURRENT = "current"
 VERSIONS = "versions"
-GIVEN = Path("memory/given.json")
+HISTORY = Path("memory/given.json")
 DISCRIMINANT = "discriminant.safetensors"
 BROKEN = (
     *(ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError),
@@ -47,26 +45,21 @@ DESCRIBED = {"format", "method", "lineage", "classes", "task_sizes", "num_compen
 
 def save_bundle(state: State, path: Path) -> None:
     """Replace the bundle at `path` in one move: a reader sees the old one or the new one."""
-    new = path.with_name(path.name + ".new")
-    shutil.rmtree(new, ignore_errors=True)
-    write_bundle(state, new)
-    _swap(new, path)
+    with creating(path, replace=True) as new:
+        write_bundle(state, new)
 
 
 def write_bundle(state: State, new: Path) -> None:
     """All files of a bundle, into a folder that is not there yet."""
-    new.mkdir(parents=True)
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.network.state_dict().items()}
-    save_file(tensors, new / "weights.safetensors")
-    readable(new / "weights.safetensors")
+    (new / "weights.safetensors").write_bytes(save(tensors))
     if state.discriminant is not None:
-        save_file(state.discriminant.state_dict(), new / DISCRIMINANT)
-        readable(new / DISCRIMINANT)
+        (new / DISCRIMINANT).write_bytes(save(state.discriminant.state_dict()))
     _write_memory(state.memory, new / "memory")
     if state.held_out is not None:
         _write_held_out(state.held_out, new / "held_out")
-    if state.given:
-        _write_text(new / GIVEN, json.dumps(state.given))
+    if state.photo_history:
+        _write_text(new / HISTORY, json.dumps(state.photo_history))
     description = {
         "format": FORMAT,
         "method": state.config.method,
@@ -78,20 +71,19 @@ def write_bundle(state: State, new: Path) -> None:
         "config": to_dict(state.config),
     }
     _write_text(new / "fdcnet.json", json.dumps(description, indent=1, ensure_ascii=False))
-    _sync_tree(new)
 
 
 def load_bundle(path: Path, memory: bool = True) -> State:
     """All that the next task needs, from the bundle alone. Without `memory` no photo is read: enough to predict."""
-    return in_use(path, lambda bundle: _load(bundle, memory))
+    return read_current(path, lambda bundle: _load(bundle, memory))
 
 
-def in_use(path: Path, read: Callable[[Path], T]) -> T:
+def read_current(path: Path, read: Callable[[Path], T]) -> T:
     """What `read` makes of the current version."""
-    return steady(lambda: found(path), read)
+    return retry_if_changed(lambda: current_dir(path), read)
 
 
-def steady(look: Callable[[], S], read: Callable[[S], T]) -> T:
+def retry_if_changed(look: Callable[[], S], read: Callable[[S], T]) -> T:
     """What `read` makes of what `look` sees; once more if a writer has put something else in its place meanwhile."""
     while True:
         seen = look()
@@ -125,11 +117,11 @@ def _load(path: Path, memory: bool) -> State:
         if not all(bool(value.isfinite().all()) for value in weights.values()):
             raise ValueError("it holds values that are no finite numbers")
     exemplars, held_out = ExemplarMemory(config.memory.budget), None
-    given: dict[str, bool] = {}
+    history: dict[str, bool] = {}
     if memory:
         with reading(path / "memory"):
             _read_memory(path / "memory", exemplars, config.data.size, len(description["classes"]))
-            given = dict(json.loads((path / GIVEN).read_bytes())) if (path / GIVEN).is_file() else {}
+            history = dict(json.loads((path / HISTORY).read_bytes())) if (path / HISTORY).is_file() else {}
         with reading(path / "held_out"):
             held_out = _read_held_out(path / "held_out", config.data.size)
     return State(
@@ -139,7 +131,7 @@ def _load(path: Path, memory: bool) -> State:
         classes=[entry["name"] for entry in description["classes"]],
         task_sizes=description["task_sizes"],
         held_out=held_out,
-        given=given,
+        photo_history=history,
         discriminant=_read_discriminant(path / DISCRIMINANT, len(description["classes"])),
     )
 
@@ -166,11 +158,11 @@ def _as_written(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_bundle(path: Path) -> bool:
-    return in_use(path, lambda bundle: (bundle / "fdcnet.json").is_file())
+    return read_current(path, lambda bundle: (bundle / "fdcnet.json").is_file())
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    return in_use(path, lambda bundle: _describe(path, bundle / "fdcnet.json"))
+    return read_current(path, lambda bundle: _describe(path, bundle / "fdcnet.json"))
 
 
 def _describe(path: Path, file: Path) -> dict[str, Any]:
@@ -181,10 +173,8 @@ def _describe(path: Path, file: Path) -> dict[str, Any]:
         remedy = "A model is what 'fdcnet learn' made, or runs/NAME/model of 'fdcnet train'."
         if not path.exists():
             beside = [other.name for other in path.parent.glob("*") if other.is_dir() and has_bundle(other)]
-            near = difflib.get_close_matches(path.name, beside, n=1)
-            raise UserError(
-                f"There is no model {path}.", f"Did you mean {path.with_name(near[0])}?" if near else remedy
-            )
+            hint = did_you_mean(path.name, beside, otherwise=remedy, prefix=f"{path.parent / 'x'}"[:-1])
+            raise UserError(f"There is no model {path}.", hint)
         raise UserError(f"{path} is no model: it holds no fdcnet.json.", remedy)
     with reading(file):
         description: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -254,27 +244,18 @@ def reading(file: Path) -> Iterator[None]:
         raise UserError(problem, "Restore the bundle from a copy.") from error
 
 
-def found(path: Path) -> Path:
+def current_dir(path: Path) -> Path:
     """Where the files lie: the current version, if there are several. A kill between the two moves of `_swap` leaves
     the previous bundle under its other name."""
     if number := current_number(path):
         return path / VERSIONS / str(number)
-    old = path.with_name(path.name + ".old")
+    old = old_name(path)
     return old if not path.exists() and old.exists() else path
-
-
-def _swap(new: Path, path: Path) -> None:
-    old = path.with_name(path.name + ".old")
-    if path.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        path.rename(old)
-    new.rename(path)
-    remove_old(path)
 
 
 def remove_old(path: Path) -> None:
     """What the bundle has taken the place of."""
-    shutil.rmtree(path.with_name(path.name + ".old"), ignore_errors=True)
+    remove_folder(old_name(path))
 
 
 def _write_memory(memory: ExemplarMemory, folder: Path) -> None:
@@ -354,19 +335,3 @@ def _box(x0: float, y0: float, x1: float, y1: float) -> BoxXYXY:
 def _write_text(path: Path, text: str) -> None:
     """A file name that is no UTF-8 becomes an escape, which JSON reads back."""
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
-def readable(path: Path) -> None:
-    """safetensors writes files that only their owner may read; ours follow the user's mask as all other files do."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
-
-
-def _sync_tree(folder: Path) -> None:
-    for path in (*folder.rglob("*"), folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

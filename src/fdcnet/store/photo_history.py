@@ -19,12 +19,12 @@ def identity(label: str, pixels: Tensor) -> str:
 
 
 def in_model(state: State) -> dict[str, bool]:
-    """The photos that it holds, as in `State.given`: exemplars, and those held out. Both are stored losslessly."""
+    """The photos stored in the model, in the form of `State.photo_history`: exemplars and held-out photos."""
     exemplars = (identity(state.classes[label], photo) for label, own in state.memory.pixels.items() for photo in own)
     return dict.fromkeys(identities(state.held_out) if state.held_out else (), False) | dict.fromkeys(exemplars, True)
 
 
 def num_taught(state: State, photos: PixelCache) -> int:
-    """How many of them the model has learned from, as far as it still knows."""
-    had = state.given | in_model(state)
-    return sum(had.get(name, False) for name in identities(photos))
+    """How many of these photos the model was trained on, as far as it has recorded them."""
+    history = state.photo_history | in_model(state)
+    return sum(history.get(name, False) for name in identities(photos))

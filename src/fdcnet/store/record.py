@@ -1,12 +1,11 @@
-"""The record of a run on disk: what was asked, what happened each epoch, what came out. Readable without this package.
+"""The record of a run on disk: settings, epochs and results. Plain JSON, readable without this package.
 
 - run.json: command, resolved settings, commit, versions, device, data, class order, seed
 - metrics.jsonl: a line per epoch
 - results.json, and results-<map>.json for each further protocol
-- examples/task-1.json ...: a few test photos after each task, with their maps beside
+- examples/task-1.json ...: a few test photos after each task, with their maps
 """
 
-import contextlib
 import hashlib
 import importlib.metadata
 import io
@@ -16,7 +15,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,11 +26,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fdcnet.errors import UserError
+from fdcnet.files import is_temporary, write_bytes
 
 SCHEMA = 1
 PACKAGES = ("fdcnet", "torch", "numpy", "Pillow", "scipy", "safetensors")
 SOURCE = Path(__file__).resolve().parents[1]
-LONG_NAME = 200  # bytes; file systems allow 255
 COMMIT_VARIABLE = "FDCNET_COMMIT"
 
 Example = tuple[str, NDArray[np.uint8], NDArray[Any], Mapping[str, Any]]  # id, photo (H, W, 3), map (H, W), facts
@@ -39,25 +38,25 @@ Example = tuple[str, NDArray[np.uint8], NDArray[Any], Mapping[str, Any]]  # id, 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run folder. The trainer writes through it, the report reads through it."""
+    """One run folder: training writes through it, the report reads through it."""
 
     folder: Path
 
     @classmethod
     def create(cls, run_dir: Path, facts: Mapping[str, Any], resume: bool = False) -> "RunRecord":
-        """Start a record in an empty or new folder. With `resume`, continue the run that is there, if one is."""
+        """Start a record in an empty or new folder. With `resume`, continue an existing run, if any."""
         record = cls(Path(run_dir))
         if record.exists():
             if not resume:
                 state = "an unfinished" if record.run().get("finished") is None else "a finished"
-                remedy = "Choose another folder, or go on with it: --resume."
+                remedy = "Choose another folder, or continue it with --resume."
                 raise UserError(f"{run_dir} already holds {state} run.", remedy)
             record._note_resume(facts)
             return record
         if record.folder.exists() and not record.folder.is_dir():
-            raise UserError(f"{run_dir} is a file.", "Name a folder for the run.")
-        if record.folder.is_dir() and any(not is_leftover(entry) for entry in record.folder.iterdir()):
-            raise UserError(f"{run_dir} is not empty and not a run.", "Choose an empty or a new folder.")
+            raise UserError(f"{run_dir} is a file.", "Choose a folder for the run.")
+        if record.folder.is_dir() and any(not is_temporary(entry) for entry in record.folder.iterdir()):
+            raise UserError(f"{run_dir} is not empty and is not a run.", "Choose an empty or a new folder.")
         record.folder.mkdir(parents=True, exist_ok=True)
         record._replace_run({"schema": SCHEMA, **facts, "started": now(), "finished": None, "seconds": None})
         return record
@@ -66,7 +65,7 @@ class RunRecord:
     def open(cls, run_dir: Path) -> "RunRecord":
         record = cls(Path(run_dir))
         if not record.exists():
-            raise UserError(f"{run_dir} is not a run: it has no run.json.", "Name the folder that training wrote.")
+            raise UserError(f"{run_dir} is not a run: it has no run.json.", "Use the folder that 'fdcnet train' wrote.")
         schema = record.run().get("schema")
         if schema != SCHEMA:
             problem = f"{run_dir} has record schema {schema!r}; this version reads {SCHEMA}."
@@ -80,11 +79,11 @@ class RunRecord:
         return read_mapping(self.folder / "run.json")
 
     def write_run(self, **facts: Any) -> None:
-        """Add to run.json, or replace what it says under these keys."""
+        """Add or replace these keys in run.json."""
         self._replace_run({**self.run(), **facts})
 
     def finish(self, seconds: float | None = None) -> None:
-        """Mark the run as complete. `seconds` of work; without it, the time since the start."""
+        """Mark the run as complete. `seconds` defaults to the time since the start."""
         if seconds is None:
             seconds = (datetime.now(UTC) - datetime.fromisoformat(self.run()["started"])).total_seconds()
         self.write_run(finished=now(), seconds=round(seconds, 1))
@@ -103,13 +102,13 @@ class RunRecord:
         write_json(self.folder / f"{name}.json", results)
 
     def results(self) -> dict[str, dict[str, Any]]:
-        """By name: `results` first, then `results-<map>`."""
+        """Results by file name: `results` first, then `results-<map>`."""
         paths = sorted(self.folder.glob("results-*.json"))
         main = self.folder / "results.json"
         return {path.stem: read_mapping(path) for path in ([main] if main.is_file() else []) + paths}
 
     def write_examples(self, task: int, examples: Iterable[Example]) -> None:
-        """Store photos, maps and facts. The list is written last, so that it never names a missing file."""
+        """Store photos, maps and facts. The list is written last, so it never names a missing file."""
         listed = []
         for name, photo, heat, facts in examples:
             assert photo.shape == (*heat.shape, 3), "photo and map must have the same height and width"
@@ -121,7 +120,7 @@ class RunRecord:
         write_json(self.folder / "examples" / f"task-{task}.json", listed)
 
     def examples(self) -> dict[int, list[dict[str, Any]]]:
-        """By task number."""
+        """Examples by task number."""
         numbered = ((re.fullmatch(r"task-(\d+)", path.stem), path) for path in self.folder.glob("examples/task-*.json"))
         found = {int(match[1]): read_json(path) for match, path in numbered if match}
         return dict(sorted(found.items()))
@@ -130,13 +129,13 @@ class RunRecord:
         write_json(self.folder / "run.json", facts)
 
     def _note_resume(self, facts: Mapping[str, Any]) -> None:
-        """The first start stays on record; what a later one did differently stands beside it."""
+        """Keep the facts of the first start and add those of this one."""
         note = {"time": now(), **{key: facts[key] for key in ("command", "commit", "device") if key in facts}}
         self.write_run(resumed=[*self.run().get("resumed", []), note])
 
 
 def truncate_metrics(run_dir: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Drop the lines that a resumed run will write again (and one that a kill has torn)."""
+    """Drop the lines that a resumed run will write again, and a line that was cut off by a kill."""
     path = Path(run_dir) / "metrics.jsonl"
     if path.is_file():
         kept = [json.dumps(line) + "\n" for line in _read_lines(path) if keep(line)]
@@ -144,19 +143,19 @@ def truncate_metrics(run_dir: Path, keep: Callable[[dict[str, Any]], bool]) -> N
 
 
 def environment(device: str) -> dict[str, Any]:
-    """The facts about this machine that a result depends on, ready for run.json."""
+    """Device and package versions, for run.json."""
     return {"device": device, "versions": {"python": platform.python_version(), **_package_versions()}}
 
 
 def commit(folder: Path = SOURCE) -> str | None:
-    """The commit of the checkout that this source lies in, `-dirty` when the source was modified.
+    """The commit of this source, with `-dirty` if it was modified; None outside of a checkout.
 
-    First of all what FDCNET_COMMIT says: for a copy of the checkout that git knows nothing of.
+    The environment variable FDCNET_COMMIT takes precedence, for copies without git.
     """
-    if told := os.environ.get(COMMIT_VARIABLE):
-        return told
+    if given := os.environ.get(COMMIT_VARIABLE):
+        return given
     try:
-        # An installed copy may lie inside somebody else's checkout: its commit says nothing about this source.
+        # An installed copy may lie inside another project's checkout, whose commit is unrelated.
         if Path(_git(folder, "rev-parse", "--show-toplevel")).resolve() / "src" / folder.name != folder.resolve():
             return None
         head = _git(folder, "rev-parse", "HEAD")
@@ -169,57 +168,24 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(plain(value), indent=1, allow_nan=False) + "\n").encode())
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    with replacing(path) as new:
-        new.write_bytes(content)
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Where to write a file that then takes the name `path`, all or nothing: a reader, or a run after a kill, sees the
-    old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = beside(path)
-    try:
-        yield new
-        with new.open("rb+") as file:
-            os.fsync(file.fileno())
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
-
-
-def beside(path: Path) -> Path:
-    """A temporary name in the same folder, short enough for any file system."""
-    name = path.name
-    if len(os.fsencode(name)) > LONG_NAME:
-        name = hashlib.sha256(os.fsencode(name)).hexdigest()
-    return path.with_name(f".{name}.tmp")
-
-
-def is_leftover(path: Path) -> bool:
-    """Whether it is a file that a kill has kept from its place."""
-    return path.name.startswith(".") and path.name.endswith(".tmp")
-
-
 def read_json(path: Path) -> Any:
     if not path.is_file():
-        raise UserError(f"There is no {path}.", "Name the folder of a run that has got this far.")
+        raise UserError(f"There is no {path}.", "Use a run folder that contains this file.")
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}.", "Restore the file, or repeat the run.") from error
+        raise UserError(f"{path} is not valid JSON: {error}.", "Restore the file, or train again.") from error
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
     value = read_json(path)
     if not isinstance(value, dict):
-        raise UserError(f"{path} does not hold a JSON object.", "Restore the file, or repeat the run.")
+        raise UserError(f"{path} does not hold a JSON object.", "Restore the file, or train again.")
     return value
 
 
 def plain(value: Any) -> Any:
-    """Only what JSON knows: numpy numbers become numbers, what is not finite becomes null."""
+    """Convert to JSON types: numpy values become plain ones, NaN and infinity become null."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -232,7 +198,7 @@ def plain(value: Any) -> Any:
 
 
 def file_stem(name: str) -> str:
-    """A safe file name for any id; a digest keeps apart ids that only differ in what was replaced."""
+    """A safe file name for any id. A digest is added where characters were replaced, so names stay unique."""
     safe = re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:80]
     return safe if safe == name else f"{safe}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
@@ -247,7 +213,7 @@ def _read_lines(path: Path) -> Iterable[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             value = json.loads(line)
-        except ValueError:  # a kill tore it
+        except ValueError:  # cut off by a kill
             continue
         if isinstance(value, dict):
             yield value
@@ -276,8 +242,8 @@ def _package_versions() -> dict[str, str]:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    # Inside a git hook, GIT_DIR and its kin would point at the hook's repository.
-    surroundings = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    # Inside a git hook, GIT_DIR and similar variables point at the hook's repository.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-    done = subprocess.run(command, env=surroundings, capture_output=True, check=True, timeout=10)
+    done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=10)
     return done.stdout.decode("utf-8", "replace").strip()

@@ -9,7 +9,6 @@ A bundle without `current` (as `fdcnet train` writes it) becomes version 1 when 
 import contextlib
 import errno
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,21 +19,22 @@ from typing import Any
 from safetensors import SafetensorError
 
 from fdcnet.errors import UserError
-from fdcnet.files import LOCK, locked
+from fdcnet.files import LOCK, creating, is_temporary, locked, remove_folder, remove_leftovers, write_bytes
 from fdcnet.methods.base import State
 from fdcnet.store.bundle import (
     CURRENT,
     VERSIONS,
+    current_dir,
     current_number,
-    found,
     has_bundle,
     kept_numbers,
     pointed_number,
     read_description,
     reading,
-    steady,
+    retry_if_changed,
     write_bundle,
 )
+from fdcnet.store.record import now
 
 LEARNED = "learned.json"
 BUNDLE = ("fdcnet.json", "weights.safetensors", "memory", "held_out", LEARNED)
@@ -69,12 +69,12 @@ class Version:
 def versions(path: Path) -> list[Version]:
     """All that are kept, the oldest first. A model without versions is its own version 1."""
     path = Path(path)
-    return steady(lambda: (current_number(path), kept_numbers(path)), lambda seen: _kept(path, *seen))
+    return retry_if_changed(lambda: (current_number(path), kept_numbers(path)), lambda seen: _kept(path, *seen))
 
 
 def _kept(path: Path, number: int | None, numbers: list[int]) -> list[Version]:
     if number is None:
-        return [_version(found(path), 1, True)] if has_bundle(path) else []
+        return [_version(current_dir(path), 1, True)] if has_bundle(path) else []
     if number not in numbers:
         read_description(path)  # says what is wrong
     return [_version(path / VERSIONS / str(n), n, n == number) for n in numbers]
@@ -82,8 +82,9 @@ def _kept(path: Path, number: int | None, numbers: list[int]) -> list[Version]:
 
 def is_unborn(path: Path) -> bool:
     """Whether a folder holds nothing, or only what a killed first lesson has left: no model, and room for one."""
-    leftovers = {LOCK, VERSIONS, CURRENT + NEW}
-    return path.is_dir() and not has_bundle(path) and all(entry.name in leftovers for entry in path.iterdir())
+    leftovers = {LOCK, VERSIONS}
+    entries = list(path.iterdir()) if path.is_dir() and not has_bundle(path) else [path]
+    return all(entry.name in leftovers or is_temporary(entry) for entry in entries)
 
 
 def after_tasks(path: Path) -> dict[int, Version]:
@@ -107,20 +108,18 @@ def add_version(state: State, path: Path, learned: Mapping[str, Any], keep: int)
     """Write `state` as the newest version and make it the current one; all but `keep` earlier ones go."""
     parent = current_number(path) or (1 if has_bundle(path) else None)
     number = 1 + max([*kept_numbers(path), parent or 0])
-    beside = path / VERSIONS / f"{number}{NEW}"
     try:
         with _room_for(path):
             if parent and current_number(path) is None:
                 _adopt(path)
-            write_bundle(state, beside)
-            facts = {"version": number, "parent": parent, "created": datetime.now(UTC).isoformat(timespec="seconds")}
-            _write(beside / LEARNED, json.dumps(facts | dict(learned), indent=1, ensure_ascii=False))
-            beside.rename(path / VERSIONS / str(number))
+            with creating(path / VERSIONS / str(number)) as new:
+                write_bundle(state, new)
+                facts = {"version": number, "parent": parent, "created": now()}
+                _write(new / LEARNED, json.dumps(facts | dict(learned), indent=1, ensure_ascii=False))
             _point(path, number)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
         if pointed_number(path) != number:
-            _remove(path, number)
+            remove_folder(path / VERSIONS / str(number))
         raise
     _prune(path, keep)
     return _version(path / VERSIONS / str(number), number, True)
@@ -166,7 +165,7 @@ def writing(path: Path) -> Iterator[None]:
         leaving.callback(_remove_empty, *created)  # nothing came of it: leave nothing
         try:
             if not path.exists() and has_bundle(path):
-                found(path).rename(path)  # or an empty folder would hide it
+                current_dir(path).rename(path)  # or an empty folder would hide it
             path.mkdir(parents=True, exist_ok=True)
             leaving.enter_context(locked(path))
         except OSError as error:
@@ -186,6 +185,8 @@ def _remove_empty(*folders: Path) -> None:
 
 def _sweep(path: Path) -> None:
     """What a writer that was killed has left."""
+    remove_leftovers(path, older_than=0)
+    remove_leftovers(path / VERSIONS, older_than=0)
     for folder in (path / VERSIONS).glob("*"):
         half_removed = folder.name.isdigit() and not (folder / "fdcnet.json").is_file()
         if half_removed or folder.suffix == NEW:
@@ -206,17 +207,15 @@ def _room_for(path: Path) -> Iterator[None]:
 
 def _adopt(path: Path) -> None:
     """The bundle that lies directly in the folder, as version 1. Until `current` is there, it is read as before."""
-    beside = path / VERSIONS / f"1{NEW}"
-    shutil.rmtree(path / VERSIONS, ignore_errors=True)
-    beside.mkdir(parents=True)
-    for name in BUNDLE:
-        if (path / name).is_dir():
-            shutil.copytree(path / name, beside / name)
-        elif (path / name).exists():
-            shutil.copy2(path / name, beside / name)
-    if (beside / LEARNED).is_file():  # a copy of another model's version: its parents are not here
-        _write(beside / LEARNED, json.dumps(_learned(beside) | {"version": 1, "parent": None}, indent=1))
-    beside.rename(path / VERSIONS / "1")
+    remove_folder(path / VERSIONS / "1")
+    with creating(path / VERSIONS / "1") as new:
+        for name in BUNDLE:
+            if (path / name).is_dir():
+                shutil.copytree(path / name, new / name)
+            elif (path / name).exists():
+                shutil.copy2(path / name, new / name)
+        if (new / LEARNED).is_file():  # a copy of another model's version, whose parents are not here
+            _write(new / LEARNED, json.dumps(_learned(new) | {"version": 1, "parent": None}, indent=1))
 
 
 def _prune(path: Path, keep: int) -> None:
@@ -228,15 +227,7 @@ def _prune(path: Path, keep: int) -> None:
     line = [version.number for version in _line(path)]
     others = [number for number in reversed(kept_numbers(path)) if number not in line]
     for number in [*line, *others][1 + keep :]:
-        _remove(path, number)
-
-
-def _remove(path: Path, number: int) -> None:
-    """In one move: a reader, or whoever comes after a kill, sees all of it or nothing."""
-    gone = path / VERSIONS / f"{number}{NEW}"
-    with contextlib.suppress(OSError):
-        (path / VERSIONS / str(number)).rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+        remove_folder(path / VERSIONS / str(number))
 
 
 def _version(path: Path, number: int, current: bool) -> Version:
@@ -271,17 +262,8 @@ def _learned(bundle: Path) -> dict[str, Any]:
 
 
 def _point(path: Path, number: int) -> None:
-    _write(path / (CURRENT + NEW), f"{number}\n")
-    (path / (CURRENT + NEW)).replace(path / CURRENT)
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_bytes(path / CURRENT, f"{number}\n".encode())
 
 
 def _write(file: Path, text: str) -> None:
-    with file.open("w", encoding="utf-8", errors="backslashreplace") as opened:
-        opened.write(text)
-        opened.flush()
-        os.fsync(opened.fileno())
+    write_bytes(file, text.encode("utf-8", "backslashreplace"))

@@ -22,7 +22,7 @@ class Sorted:
     teach: PixelCache
     measure: PixelCache
     num_left_out: int  # they lie in the model, have measured it, or were given twice
-    given: dict[str, bool]  # for `State.given`
+    given: dict[str, bool]  # for `State.photo_history`
 
 
 def sort_photos(old: State | None, train: PixelCache, test: PixelCache, share: float | None) -> Sorted:
@@ -31,7 +31,7 @@ def sort_photos(old: State | None, train: PixelCache, test: PixelCache, share: f
     What has taught never measures later, and what has measured never teaches.
     """
     inside = in_model(old) if old else {}
-    had = inside | (old.given if old else {})
+    had = inside | (old.photo_history if old else {})
     names, test_names = identities(train), identities(test)
     measure = _once(test_names, inside.keys() | {name for name, taught in had.items() if taught})
     teach = _once(names, inside.keys() | {test_names[row] for row in measure})

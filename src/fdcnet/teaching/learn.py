@@ -248,7 +248,7 @@ def _teach(state: State, lesson: _Lesson, runtime: Runtime) -> dict[str, Accurac
         "new_after": _accuracy(state, runtime, new_test),
     }
     state.held_out = _first_of_each(_joined(old_test, new_test), state.classes)
-    state.given = lesson.given
+    state.photo_history = lesson.given
     return results
 
 

@@ -41,7 +41,7 @@ def _of_lesson(upload: Upload, state: State) -> Iterator[tuple[Image.Image, str,
     """(photo, class, what it is)"""
     photos = PixelCache.build(upload.records, state.config.data.size, None, torch.device("cpu"))
     names = zip(photos.records, identities(photos), strict=True)
-    unseen = {record.path for record, name in names if state.given.get(name) is False}
+    unseen = {record.path for record, name in names if state.photo_history.get(name) is False}
     for record in _in_turns(sorted(photos.records, key=lambda record: record.path not in unseen), EACH):
         yield upright(record.path, SIDE), record.label, "new" if record.path in unseen else "learned"
 

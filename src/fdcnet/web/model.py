@@ -11,7 +11,7 @@ from fdcnet.data.decode import upright
 from fdcnet.errors import count
 from fdcnet.inference.localizer import Localizer, Options
 from fdcnet.inference.prediction import ClassScore, Prediction
-from fdcnet.store.bundle import current_number, has_bundle, in_use, read_description
+from fdcnet.store.bundle import current_number, has_bundle, read_current, read_description
 from fdcnet.store.versions import after_tasks, is_unborn, versions
 from fdcnet.web.guard import Refused
 
@@ -40,7 +40,7 @@ class Model:
         if bundle is None:
             if not self.exists:
                 raise Refused(409, "The model knows no class yet.", "Teach it two classes first.")
-            return in_use(self.path, self.localizer)
+            return read_current(self.path, self.localizer)
         with self._lock:
             file = bundle / "fdcnet.json"
             key = (bundle, file.stat().st_mtime_ns if file.is_file() else 0)
