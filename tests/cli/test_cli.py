@@ -162,7 +162,7 @@ def test_a_report_of_a_file_says_what_to_do(call: Call, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("{}")
     code, _, error = call("report", tmp_path / "results.json")
     assert code == 2
-    assert "'fdcnet compare' takes results files" in error
+    assert "'fdcnet compare' also takes results files" in error
 
 
 def test_evaluate_of_other_photos(trained: tuple[Path, str], call: Call, tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ VERBS = {
     ("predict",): "Say what is on photos and where",
     ("export",): "Make a model that runs without PyTorch",
     ("report",): "Write one self-contained HTML page about runs",
-    ("compare",): "Put methods side by side",
+    ("compare",): "Compare methods in one table",
     ("methods",): "List the methods",
     ("data", "check"): "Open every photo and report problems",
     ("config", "list"): "List the recipes",

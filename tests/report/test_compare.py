@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from fdcnet.errors import UserError
-from fdcnet.report.comparable import differences
+from fdcnet.evaluation.incremental import drops
+from fdcnet.report.comparable import differing_settings
 from fdcnet.report.compare import compare, named_results, write_comparison
-from fdcnet.report.curves import lost
 from fdcnet.report.runs import all_results, load
 from fdcnet.report.tables import comparison_table, narrow
 from fdcnet.store.record import RunRecord, read_json, write_json
@@ -87,28 +87,28 @@ def test_the_page_is_well_formed_and_has_a_row_per_method(written: Path) -> None
 
 
 def test_what_differs_is_listed(finished_runs: list[Path]) -> None:
-    assert differences(compare(finished_runs)) == {}
+    assert differing_settings(compare(finished_runs)) == {}
 
 
 def test_another_setting_is_told(runs: list[Path]) -> None:
     change(runs[0], "run.json", "config", "train", "step_epochs", value=9)
-    assert differences(compare(runs)) == {"train.step_epochs": ["9", "4"]}
+    assert differing_settings(compare(runs)) == {"train.step_epochs": ["9", "4"]}
 
 
 @pytest.mark.parametrize(
     ("file", "keys", "value", "said"),
     [
-        ("results.json", ("dataset",), "others", "other data"),
-        ("results.json", ("protocol", "threshold"), 0.5, "another protocol"),
-        ("run.json", ("data", "fingerprint"), "sha256:0000", "other photos"),
-        ("run.json", ("class_order",), ["a", "b"], "other classes"),
+        ("results.json", ("dataset",), "others", "data"),
+        ("results.json", ("protocol", "threshold"), 0.5, "protocol"),
+        ("run.json", ("data", "fingerprint"), "sha256:0000", "photos"),
+        ("run.json", ("class_order",), ["a", "b"], "classes"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(
     file: str, keys: tuple[str, ...], value: object, said: str, runs: list[Path]
 ) -> None:
     change(runs[1], file, *keys, value=value)
-    with pytest.raises(UserError, match=f"finetune and fdcnet cannot be compared: they have {said}"):
+    with pytest.raises(UserError, match=f"finetune and fdcnet cannot be compared: different {said}"):
         compare(runs)
 
 
@@ -122,10 +122,10 @@ def test_other_tasks_and_unfinished_runs_are_refused(runs: list[Path]) -> None:
     results = read_json(runs[1] / "results.json")
     results["tasks"][1]["num_classes"] = 4
     write_json(runs[1] / "results.json", results)
-    with pytest.raises(UserError, match="other tasks"):
+    with pytest.raises(UserError, match="different tasks"):
         compare(runs)
     change(runs[1], "results.json", "tasks", value=results["tasks"][:2])
-    with pytest.raises(UserError, match="has measured 2 of 3 tasks"):
+    with pytest.raises(UserError, match="has evaluated 2 of 3 tasks"):
         compare(runs)
 
 
@@ -157,13 +157,13 @@ def test_the_network_alone_does_not_stand_for_the_method(runs: list[Path]) -> No
         plain = record.results()["results"]
         plain["protocol"] |= {"map": "topk-mean", "compensated": False}
         record.write_results(plain, "results-topk-mean-plain")
-    with pytest.raises(UserError, match=r"not measured with the topk-mean map.*\nThere are: class\."):
+    with pytest.raises(UserError, match=r"not evaluated with the topk-mean map.*\nAvailable maps: class\."):
         compare(runs, "topk-mean")
 
 
 def test_a_map_must_have_been_measured(finished_runs: list[Path]) -> None:
     assert len(compare(finished_runs, "class")) == 2
-    with pytest.raises(UserError, match=r"not measured with the topk-mean map.*\nThere are: class"):
+    with pytest.raises(UserError, match=r"not evaluated with the topk-mean map.*\nAvailable maps: class"):
         compare(finished_runs, "topk-mean")
 
 
@@ -189,12 +189,12 @@ def test_results_files_are_enough_for_table_and_curves(finished_runs: list[Path]
     assert "joint learned all classes at once" in page
     assert not (tmp_path / "out" / "photos.png").exists()
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(UserError, match="does not hold results"):
+    with pytest.raises(UserError, match="is not a results file"):
         compare([files[0], tmp_path / "other.json"])
 
 
-def test_lost_is_counted_from_the_best() -> None:
-    assert lost([[80.0], [85.0, 60.0], [70.0, 65.0, 90.0]]) == [15.0, -5.0]
-    assert lost([[80.0]]) == []
-    assert lost([]) == []
-    assert lost([[None], [70.0, 1.0]]) == [None]
+def test_points_lost_are_measured_from_the_best() -> None:
+    assert drops([[80.0], [85.0, 60.0], [70.0, 65.0, 90.0]]) == [15.0, -5.0]
+    assert drops([[80.0]]) == []
+    assert drops([]) == []
+    assert drops([[None], [70.0, 1.0]]) == [None]

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from fdcnet.errors import UserError
-from fdcnet.report.comparable import differences
+from fdcnet.report.comparable import differing_settings
 from fdcnet.report.compare import compare, named_results, write_comparison
 from fdcnet.report.curves import forgetting_curve
 from fdcnet.report.runs import Run
-from fdcnet.report.tables import comparison_table, narrow, show
+from fdcnet.report.tables import comparison_table, narrow
+from fdcnet.report.text import show
 from fdcnet.store.record import read_json, write_json
 
 Changed = Callable[[dict[str, Any]], None]
@@ -69,7 +70,7 @@ def test_the_row_is_the_mean_and_the_standard_deviation(
     seeds = [again(seed, last(value)) for seed, value in ((1, 60.0), (2, 64.0), (3, 71.0))]
     runs = compare([seeds[0], other, *seeds[1:]])
     assert labels(runs) == ["fdcnet, 3 seeds", "finetune"]
-    assert differences(runs) == {"seed": ["1, 2, 3", "0"]}
+    assert differing_settings(runs) == {"seed": ["1, 2, 3", "0"]}
     table = comparison_table(named_results(runs))
     assert show(table.rows[0][2], 2) == "65.00 ±\xa05.57"  # the root of (5² + 1² + 6²) / 2
     assert show(table.rows[0][4], 2).endswith(" ±\xa00.00")
@@ -146,7 +147,7 @@ def test_another_first_task_keeps_runs_apart_and_is_told(again: Callable[..., Pa
     assert labels(compare([*own, shared, other])) == ["fdcnet, 3 seeds", "finetune"]  # from a common first task, too
     runs = compare([own[0], again(4, facts=taken(4, 32)), other])
     assert labels(runs) == ["fdcnet (s1)", "fdcnet (s4)", "finetune"]
-    told = differences(runs)
+    told = differing_settings(runs)
     assert told["train.base_epochs (first task)"] == ["–", "32", "–"]
     assert told["first task"] == ["base/model", "base/model", "its own"]
     assert not any("step_epochs (first" in key for key in told)
@@ -157,7 +158,7 @@ def test_other_code_is_told(again: Callable[..., Path], other: Path) -> None:
         facts["commit"] = "beef"
 
     old = read_json(other / "run.json")["commit"]
-    assert differences(compare([again(1), again(2, facts=newer), other]))["commit"] == [f"{old}, beef", old]
+    assert differing_settings(compare([again(1), again(2, facts=newer), other]))["commit"] == [f"{old}, beef", old]
 
 
 def test_a_repetition_is_no_seed_and_a_path_counts_once(
@@ -212,5 +213,5 @@ def test_classes_drawn_by_the_seed_are_refused(again: Callable[..., Path], tmp_p
         facts["config"]["data"] = {"order": "seeded", "classes": 0, "holdout": 0.0}
 
     files = [as_file(again(seed, facts=drawn), tmp_path / f"s{seed}.json") for seed in (1, 2)]
-    with pytest.raises(UserError, match=r"another choice of classes.*\n.*s2\.json: seed 2\n.*s1\.json: seed 1"):
+    with pytest.raises(UserError, match=r"different choice of classes.*\n.*s2\.json: seed 2\n.*s1\.json: seed 1"):
         compare(files)

@@ -12,13 +12,13 @@ from fdcnet.report.tables import (
     Table,
     old_and_new,
     results_table,
-    show,
     summary_table,
     to_csv,
     to_html,
     to_markdown,
     to_rich,
 )
+from fdcnet.report.text import show
 
 RESULTS: dict[str, Any] = {
     "tasks": [

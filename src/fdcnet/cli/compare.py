@@ -14,15 +14,17 @@ def compare(
         "runs/compare"
     ),
     map_: Annotated[
-        str | None, typer.Option("--map", help="Which protocol, by its map: class or topk-mean. [default: the first]")
+        str | None, typer.Option("--map", help="Protocol to compare, by its map: class or topk-mean. [default: first]")
     ] = None,
-    title: Annotated[str | None, typer.Option(help="Of the page.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
 ) -> None:
-    """Put methods side by side: one table, accuracy and forgetting over the tasks, the same photos seen by each.
+    """Compare methods in one table, with accuracy and forgetting over the tasks and the same photos for each.
 
-    Writes compare.html, compare.md, compare.csv, the figures as SVG, and photos.png. Runs on other data, other classes
-    or under another protocol are refused; those that differ in the seed alone become one row, their mean. Results files
-    give tables and curves; the photos need run folders.
+    Writes compare.html, compare.md, compare.csv, the figures as SVG, and photos.png. Runs must share data, classes and
+    protocol. Runs that differ only in the seed become one row with their mean. Photos need run folders; results files
+    are enough for tables and curves.
+
+    Example: `fdcnet compare runs/fdcnet runs/finetune`
     """
     from fdcnet.report.compare import compare as open_comparable
     from fdcnet.report.compare import named_results, write_comparison

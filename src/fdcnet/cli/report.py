@@ -10,12 +10,12 @@ from fdcnet.errors import UserError
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders; several are shown side by side.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders. Several are shown side by side.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The page. [default: report.html in the first run]")
+        Path | None, typer.Option("--out", "-o", help="Path of the page. [default: report.html in the first run]")
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page about runs: curves, overlays, tables, and how they were made.
+    """Write one self-contained HTML page about runs: curves, photos, tables, and how they were made.
 
     Example: `fdcnet report runs/NAME`
     """
@@ -25,8 +25,7 @@ def report(
 
     for run in runs:
         if run.is_file():
-            problem = f"{run} is a file; a report is about the folder of a run."
-            raise UserError(problem, "'fdcnet compare' takes results files, too.")
+            raise UserError(f"{run} is a file, not a run folder.", "'fdcnet compare' also takes results files.")
         _refuse_model(run)
     page = write_report(runs, out or runs[0] / "report.html")
     console.print(to_rich(brief_table(all_results(load(runs)))))

@@ -37,20 +37,26 @@ def accuracy_matrix(tasks: Sequence[TaskScores], metric: str) -> list[list[float
     return [[group[metric] for group in task.groups] for task in tasks]
 
 
-def forgetting(matrix: Sequence[Sequence[float | None]]) -> float | None:
-    """Mean over the classes of each earlier task of: their best accuracy before the last task, minus the one after it.
+def drops(matrix: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """For the classes of each earlier task: their best accuracy before the last task, minus the one after it.
 
-    Negative where classes got better. None for a single task.
+    Negative where classes got better, None where an accuracy is missing.
     """
+    if not matrix:
+        return []
     *earlier, last = matrix
-    drops = []
-    for j in range(len(earlier)):
+    found: list[float | None] = []
+    for j, final in enumerate(last[: len(earlier)]):
         history = [row[j] for row in earlier[j:]]
-        final = last[j]
-        if final is None or None in history:
-            return None
-        drops.append(max(value for value in history if value is not None) - final)
-    return float(np.mean(drops)) if drops else None
+        known = [value for value in history if value is not None]
+        found.append(None if final is None or len(known) < len(history) else max(known) - final)
+    return found
+
+
+def forgetting(matrix: Sequence[Sequence[float | None]]) -> float | None:
+    """Mean of `drops` over the earlier tasks. None for a single task, or where an accuracy is missing."""
+    found = drops(matrix)
+    return _mean(found) if found else None
 
 
 def build_results(

@@ -1,4 +1,4 @@
-"""The report on one or several runs: tables, curves and overlays on one page that needs nothing but itself."""
+"""Self-contained HTML reports about one run or several."""
 
 from fdcnet.inference.drawing import overlay
 from fdcnet.report.page import write_report

@@ -1,111 +1,111 @@
-"""The same photos after each task, for each run: does the model still find what it has learned?"""
+"""The sections with photos: the same photos after each task, and after the last task for each run of a comparison."""
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from markupsafe import Markup
+from PIL import Image, ImageDraw, ImageFont
 
 from fdcnet.inference.drawing import data_uri, overlay
-from fdcnet.report.charts import swatch
-from fdcnet.report.markup import Markup, join, tag
+from fdcnet.report.rendering import render
 from fdcnet.report.runs import Run
-from fdcnet.report.tables import MISSING
-from fdcnet.report.words import percent, readable, spread
+from fdcnet.report.text import percent, readable, spread
 
 TILE = 208  # side of a photo on the page, in pixels
-MAX_TASKS = 8  # shown per photo: more would not fit a screen
-MAX_PHOTOS = 3  # of each task's classes
-MAX_TILES = 120  # keeps the page short, and below about 3 MB
+MAX_TASKS = 8  # per photo: more would not fit a screen
+MAX_PHOTOS = 3  # per task
+MAX_TILES = 120  # keeps the section below about 3 MB
+MAX_COLUMNS = 8  # photos side by side in a comparison
+GAP, HEAD, SIDE = 8, 34, 150  # of photos.png: between photos, above them for the class, next to them for the run
+INK, WRONG = (29, 31, 36), (179, 38, 30)
+
+Example = Mapping[str, Any]
 
 
 def photos(runs: Sequence[Run]) -> Markup:
+    """The same test photos after each task, for each run."""
     last = max((t for run in runs for t in run.examples), default=0)
     tasks = spread(range(1, last + 1), MAX_TASKS)
     tiles = len(runs) * len(tasks) * (len(tasks) + 1) / 2
-    per_group = max(1, min(MAX_PHOTOS, int(MAX_TILES / max(tiles, 1))))
-    groups: list[Markup] = []
-    for group in tasks:
-        shown = [_photo(runs, image, group, tasks) for image in _photos_of(runs, group)[:per_group]]
-        groups += [tag("h3", f"Classes of task {group}"), *shown] if shown else []
-    if not groups:
+    per_task = max(1, min(MAX_PHOTOS, int(MAX_TILES / max(tiles, 1))))
+    groups = {
+        task: [_strips(runs, image, task, tasks) for image in _photos_of(runs, task)[:per_task]] for task in tasks
+    }
+    groups = {task: strips for task, strips in groups.items() if strips}
+    return render("sections/photos.html", groups=groups, num_tasks=len(tasks)) if groups else Markup("")
+
+
+def gallery(runs: Sequence[Run]) -> Markup:
+    """The same photos after the last task, one row per run."""
+    images, shown = _shared(runs)
+    if not images:
         return Markup("")
-    return join(
-        tag(
-            "p",
-            "The same test photos after each task, in the order in which the run stored them. Under each photo: the "
-            "class with the highest score, and the overlap (IoU) of the predicted box with the true one.",
-        ),
-        key(),
-        groups,
-    )
+    rows = [
+        (run, [tile(run, found[image]) if image in found else None for image in images])
+        for run, found in zip(runs, shown, strict=True)
+        if found
+    ]
+    return render("sections/gallery.html", labels=_labels(images, shown), rows=rows)
 
 
-def key() -> Markup:
-    return tag(
-        "ul",
-        tag("li", tag("i", class_="box predicted"), "predicted box"),
-        tag("li", tag("i", class_="box true"), "true box"),
-        tag("li", tag("i", class_="ramp"), "heat map, cold to hot"),
-        tag("li", _mark(True), "right"),
-        tag("li", _mark(False), "wrong"),
-        class_="key",
-    )
+def gallery_picture(runs: Sequence[Run]) -> bytes | None:
+    """The gallery as a PNG for a paper or a README."""
+    images, shown = _shared(runs)
+    if not images:
+        return None
+    rows = [(run, found) for run, found in zip(runs, shown, strict=True) if found]
+    font, small = ImageFont.load_default(17), ImageFont.load_default(14)
+    side = max(SIDE, *(int(font.getlength(run.label)) + 2 * GAP for run, _ in rows))
+    width, height = side + len(images) * (TILE + GAP), HEAD + len(rows) * (TILE + GAP + HEAD)
+    sheet = Image.new("RGB", (width, height), "white")
+    draw = ImageDraw.Draw(sheet)
+    for row, (run, _) in enumerate(rows):
+        draw.text((4, HEAD + row * (TILE + GAP + HEAD) + TILE / 2), run.label, INK, font, anchor="lm")
+    for column, (image, label) in enumerate(zip(images, _labels(images, shown), strict=True)):
+        x = side + column * (TILE + GAP)
+        draw.text((x + TILE / 2, HEAD / 2), _fitted(draw, label, font), INK, font, anchor="mm")
+        for row, (run, found) in enumerate(rows):
+            example = found.get(image)
+            painted = paint(run, example) if example else None
+            if example is None or painted is None:
+                continue
+            y = HEAD + row * (TILE + GAP + HEAD)
+            sheet.paste(painted, (x, y))
+            predicted, right = readable(example.get("predicted", "")), example.get("predicted") == example.get("label")
+            said = _fitted(draw, predicted, small)
+            draw.text((x + TILE / 2, y + TILE + 15), said, INK if right else WRONG, small, anchor="mm")
+    buffer = io.BytesIO()
+    sheet.save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
 
 
-def _photos_of(runs: Sequence[Run], group: int) -> list[str]:
-    """Photos of this task's classes, those that most runs share first."""
-    shared: dict[str, int] = {}
-    for run in runs:
-        listed = [example for task in run.examples.values() for example in task if example.get("class_task") == group]
-        for image in dict.fromkeys(str(example.get("image")) for example in listed):
-            shared[image] = shared.get(image, 0) + 1
-    return sorted(shared, key=lambda image: -shared[image])
-
-
-def _photo(runs: Sequence[Run], image: str, group: int, tasks: Sequence[int]) -> Markup:
-    """One photo: for each run, a strip of tiles over the tasks, blank before its class was learned."""
-    before = sum(t < group for t in tasks)
-    strips, label = [], ""
-    for run in runs:
-        found = [next((e for e in run.examples.get(t, []) if e.get("image") == image), None) for t in tasks[before:]]
-        label = label or next((readable(example.get("label", "")) for example in found if example), "")
-        blank = tag("div", "not yet learned", class_="unknown", style=f"--span:{before}") if before else None
-        tiles = [_tile(run, example, t) for example, t in zip(found, tasks[before:], strict=True)]
-        name = tag("p", swatch(run.style), " ", run.label) if len(runs) > 1 else None
-        strip = [name, tag("div", blank, tiles, class_="tiles", tabindex="0")]
-        strips.append(tag("div", strip, class_="strip", style=f"--tasks:{len(tasks)}"))
-    return tag("div", tag("h4", tag("bdi", label)), tag("div", strips, class_="strips"), class_="photo")
-
-
-def _tile(run: Run, example: dict[str, Any] | None, task: int) -> Markup:
-    picture = painted(run, example) if example else None
+def tile(run: Run, example: Example | None, task: int | None = None) -> dict[str, Any] | None:
+    """A photo with its caption for the template `parts.html`; None if the photo cannot be shown."""
+    picture = paint(run, example) if example else None
     if example is None or picture is None:
-        return tag("div", MISSING, class_="unknown")
-    alt, caption = caption_of(run, example, task)
-    return tag("figure", tag("img", src=data_uri(picture), alt=alt, width=TILE, height=TILE, loading="lazy"), caption)
-
-
-def caption_of(run: Run, example: Mapping[str, Any], task: int | None = None) -> tuple[str, Markup]:
-    """What stands for the photo and what stands below it: the predicted class and the overlap, right or wrong."""
+        return None
     label, predicted = readable(example.get("label", "")), readable(example.get("predicted", ""))
     score, iou = example.get("score"), example.get("iou")
-    sure = "" if score is None else f" {percent(100 * score, digits=0)}"
+    confidence = "" if score is None else f" {percent(100 * score, digits=0)}"
     overlap = "" if iou is None else f"IoU {iou:.2f}"
-    limit = (run.main.get("protocol") or {}).get("iou", 0.5)
-    when = f" after task {task}" if task else ""
-    alt = f"{label}{when} ({run.label}): taken for {predicted}{sure}. {overlap}".strip()
-    caption = tag(
-        "figcaption",
-        tag("small", f"after task {task}") if task else None,
-        tag("span", _mark(label == predicted), tag("bdi", predicted), sure),
-        tag("span", _mark(iou > limit), overlap) if iou is not None else None,
-    )
-    return alt, caption
+    when = f"after task {task}" if task else ""
+    return {
+        "source": data_uri(picture),
+        "side": TILE,
+        "alt": f"{' '.join([label, when]).strip()} ({run.label}): predicted {predicted}{confidence}. {overlap}".strip(),
+        "when": when,
+        "predicted": predicted,
+        "score": confidence,
+        "overlap": overlap,
+        "class_right": label == predicted,
+        "box_right": iou is not None and iou > (run.main.get("protocol") or {}).get("iou", 0.5),
+    }
 
 
-def painted(run: Run, example: Mapping[str, Any]) -> Image.Image | None:
-    """The overlay, or None where a file is missing, damaged, or not in the run folder."""
+def paint(run: Run, example: Example) -> Image.Image | None:
+    """The photo with map and boxes; None if a file is missing, damaged, or outside the run folder."""
     root = run.folder.resolve()
     paths = [(root / str(example.get(key))).resolve() for key in ("image", "map")]
     if not all(path.is_relative_to(root) for path in paths):
@@ -122,10 +122,49 @@ def painted(run: Run, example: Mapping[str, Any]) -> Image.Image | None:
     return overlay(pixels, values, box, [true for true in true_boxes if true], opacity=0.6)
 
 
+def _strips(runs: Sequence[Run], image: str, group: int, tasks: Sequence[int]) -> dict[str, Any]:
+    """One photo: a strip of tiles for each run, which starts with the task that its class belongs to."""
+    shown = [task for task in tasks if task >= group]
+    strips, label = [], ""
+    for run in runs:
+        found = [next((e for e in run.examples.get(t, []) if e.get("image") == image), None) for t in shown]
+        label = label or next((readable(example.get("label", "")) for example in found if example), "")
+        strips.append((run, [tile(run, example, t) for example, t in zip(found, shown, strict=True)]))
+    return {"label": label, "before": len(tasks) - len(shown), "strips": strips}
+
+
+def _photos_of(runs: Sequence[Run], group: int) -> list[str]:
+    """Photos of this task's classes, starting with those that most runs share."""
+    shared: dict[str, int] = {}
+    for run in runs:
+        listed = [example for task in run.examples.values() for example in task if example.get("class_task") == group]
+        for image in dict.fromkeys(str(example.get("image")) for example in listed):
+            shared[image] = shared.get(image, 0) + 1
+    return sorted(shared, key=lambda image: -shared[image])
+
+
+def _shared(runs: Sequence[Run]) -> tuple[list[str], list[dict[str, Example]]]:
+    """The photos that most runs show after their last task, spread over the tasks; and each run's examples of them."""
+    last = [{str(e.get("image")): e for e in run.last_examples} for run in runs]
+    counts: dict[str, int] = {}
+    for examples in last:
+        for image in examples:
+            counts[image] = counts.get(image, 0) + 1
+    common = [image for image, number in counts.items() if number == max(counts.values())]
+    chosen = [common[i] for i in spread(range(len(common)), MAX_COLUMNS)]
+    return chosen, [{image: examples[image] for image in chosen if image in examples} for examples in last]
+
+
+def _labels(images: Sequence[str], shown: Sequence[Mapping[str, Example]]) -> list[str]:
+    return [readable(next(found[image] for found in shown if image in found)["label"]) for image in images]
+
+
 def _scaled(box: Sequence[float | None] | None, scale: Sequence[float]) -> list[float] | None:
     known = [value for value in box or [] if value is not None]
     return [value * factor for value, factor in zip(known, scale, strict=True)] if len(known) == 4 else None
 
 
-def _mark(right: bool) -> Markup:
-    return tag("b", "✓ " if right else "✗ ", class_="right" if right else "wrong")
+def _fitted(draw: ImageDraw.ImageDraw, text: str, font: Any) -> str:
+    while draw.textlength(text, font) > TILE and len(text) > 1:
+        text = text[:-2] + "…"
+    return text

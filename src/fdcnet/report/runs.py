@@ -1,4 +1,4 @@
-"""Runs as the report sees them: everything read once, each with a name and a style of its own."""
+"""Run folders and results files, read once, each with a label and a line style."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from fdcnet.errors import UserError
+from fdcnet.report.charts import swatch
 from fdcnet.report.tables import group_sizes, measured
 from fdcnet.store.record import SCHEMA, RunRecord, read_mapping
 
@@ -14,7 +17,7 @@ from fdcnet.store.record import SCHEMA, RunRecord, read_mapping
 @dataclass(frozen=True, eq=False)
 class Run:
     label: str
-    style: int  # of its lines and markers
+    style: int  # index of colour, dash and marker
     folder: Path
     facts: dict[str, Any]  # run.json
     metrics: list[dict[str, Any]]
@@ -23,12 +26,26 @@ class Run:
 
     @property
     def main(self) -> dict[str, Any]:
-        """The results under the first protocol, empty when nothing has been measured yet."""
+        """The results under the first protocol; empty if nothing has been evaluated yet."""
         return next(iter(self.results.values()), {})
+
+    @property
+    def seeds(self) -> list[dict[str, Any]]:
+        """The results of each seed, if this is the mean of several."""
+        return self.main.get("seeds") or [self.main]
 
     @property
     def measured_tasks(self) -> list[dict[str, Any]]:
         return self.main.get("tasks") or []
+
+    @property
+    def last_examples(self) -> list[dict[str, Any]]:
+        """The example photos after the last task."""
+        return self.examples.get(max(self.examples, default=0), [])
+
+    @property
+    def swatch(self) -> Markup:
+        return swatch(self.style)
 
     @property
     def num_tasks(self) -> int:
@@ -48,7 +65,7 @@ class Run:
 
 
 def load(paths: Sequence[Path]) -> list[Run]:
-    """Open run folders, or results files, and name each by its method, or method and file where two share a method."""
+    """Open run folders or results files. Each is named by its method, and by its file if two share a method."""
     return distinct(opened(paths))
 
 
@@ -57,7 +74,7 @@ def opened(paths: Sequence[Path]) -> list[Run]:
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
-    """Each with a label and a style of its own; a mean over seeds says how many."""
+    """Give each run a unique label and style. A mean over seeds is labelled with their number."""
     names = [run.label for run in runs]
     for part in (lambda i: f" ({runs[i].folder.resolve().stem})", lambda i: f" #{i + 1}"):
         shared = {name for name, number in Counter(names).items() if number > 1}
@@ -67,7 +84,7 @@ def distinct(runs: Sequence[Run]) -> list[Run]:
 
 
 def _results_alone(path: Path) -> Path:
-    """`fdcnet evaluate` writes a folder with results and without a run."""
+    """`fdcnet evaluate` writes a folder with results but no run."""
     results = path / "results.json"
     return results if results.is_file() and not (path / "run.json").exists() else path
 
@@ -82,13 +99,13 @@ def _from_folder(folder: Path) -> Run:
 def _from_file(file: Path) -> Run:
     results = read_mapping(file)
     if results.get("schema") != SCHEMA or not results.get("tasks"):
-        raise UserError(f"{file} does not hold results.", "Name a results.json, or the folder of a run.")
+        raise UserError(f"{file} is not a results file.", "Name a results.json or a run folder.")
     label = f"{results.get('method')}{'' if finished(results) else ', network alone'}"
     return Run(label, 0, file, results.get("made") or {}, [], {file.stem: results}, {})
 
 
 def all_results(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """Every results file under the name of its run, and of its map where a run has several: ready for the tables."""
+    """Every results file under the label of its run, and its map if the run has several."""
     named = {}
     for run in runs:
         for file, results in run.results.items():
@@ -99,12 +116,12 @@ def all_results(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
 
 def finished(results: dict[str, Any]) -> bool:
-    """Whether these are the method's answers, and not those of its network without what the method adds."""
+    """Whether these are results of the method, and not of its network without the method's corrections."""
     return bool((results.get("protocol") or {}).get("compensated", True))
 
 
 def key_metrics(runs: Sequence[Run]) -> tuple[str, str]:
-    """The two numbers that say most; without boxes in the test set only the class can be judged."""
+    """The metrics of the headline. Without boxes in the test set, only classes can be evaluated."""
     tasks = [task for run in runs for task in run.measured_tasks]
     found = not tasks or any(measured(task, "gt_known") is not None for task in tasks)
     return ("gt_known", "top1_loc") if found else ("top1_cls", "top5_cls")

@@ -1,4 +1,4 @@
-"""Results as tables: computed once, written as HTML, for the terminal, as Markdown or as CSV."""
+"""Tables of results, written as HTML, Markdown, CSV or for the terminal."""
 
 import csv
 import io
@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 import rich.table
+from markupsafe import Markup
 
-from fdcnet.report.markup import Markup, tag
+from fdcnet.report.rendering import render
+from fdcnet.report.text import Cell, Mean, show
 
 METRICS = {
     "top1_loc": "Top-1 Loc",
@@ -25,29 +27,19 @@ METRICS = {
     "best_threshold": "Best threshold",
 }
 METRICS_OF = {name: metric for metric, name in METRICS.items()}
-BRIEF = ("top1_loc", "top5_loc", "gt_known", "top1_cls")  # what fits a terminal
+BRIEF = ("top1_loc", "top5_loc", "gt_known", "top1_cls")  # fits a terminal
 SUMMARIES = ("average", "last", "forgetting")
-SPLIT = ("top1_loc", "gt_known")  # the metrics that are also shown for old and new classes apart
-MISSING = "–"
+SPLIT = ("top1_loc", "gt_known")  # also shown for old and new classes separately
 BELOW_JOINT = "below joint"
 
-
-class Mean(NamedTuple):
-    """Over several seeds."""
-
-    value: float
-    deviation: float
-
-
-Cell = str | int | float | Mean | None
 Results = Mapping[str, Any]  # the content of a results.json
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns have a name and, where several belong together, a part: ("Top-1 Loc", "old").
+    """A column has a name and, if it belongs to a group, a part: ("Top-1 Loc", "old").
 
-    A cell is None where nothing was measured, and empty text where the column does not apply.
+    A cell is None if nothing was measured, and "" if the column does not apply.
     """
 
     columns: tuple[tuple[str, str], ...]
@@ -56,6 +48,11 @@ class Table:
     @property
     def header(self) -> tuple[str, ...]:
         return tuple(f"{name} {part}".strip() for name, part in self.columns)
+
+    @property
+    def groups(self) -> list[tuple[str, list[str]]]:
+        """Column names with their parts: ("Top-1 Loc", ["all", "old", "new"]); [""] for a column of its own."""
+        return [(name, [part for _, part in own]) for name, own in groupby(self.columns, key=lambda column: column[0])]
 
     def select(self, keep: Sequence[int]) -> "Table":
         return Table(tuple(self.columns[i] for i in keep), tuple(tuple(row[i] for i in keep) for row in self.rows))
@@ -68,9 +65,9 @@ class Table:
 def results_table(
     runs: Mapping[str, Results], metrics: Sequence[str] = tuple(METRICS), split: Sequence[str] = SPLIT
 ) -> Table:
-    """The metrics after every task, those in `split` for old and new classes apart; then average, last and forgetting.
+    """The metrics after every task, then average, last and forgetting.
 
-    `runs` maps a name to the content of its results.json.
+    `runs` maps a name to the content of its results.json. Metrics in `split` are also shown for old and new classes.
     """
     columns = [("Run", ""), ("After task", ""), ("Classes", "")]
     for metric in metrics:
@@ -98,14 +95,14 @@ def results_table(
 
 
 def single_table(results: Results) -> Table:
-    """A measurement that has no tasks to compare: one row."""
+    """One row for a single evaluation."""
     columns = [("Photos", ""), ("Classes", ""), *((METRICS[metric], "") for metric in BRIEF)]
     row = (results["dataset"], results["tasks"][-1]["num_classes"], *(measured(results["last"], m) for m in BRIEF))
     return Table(tuple(columns), (row,)).without_empty_columns()
 
 
 def brief_table(runs: Mapping[str, Results]) -> Table:
-    """One narrow row per run for a terminal: old and new classes after the last task, and what was forgotten."""
+    """One narrow row per run for a terminal: old and new classes after the last task, and forgetting."""
     columns = [("Run", ""), *((METRICS[metric], part) for metric in SPLIT for part in ("old", "new", "lost"))]
     rows = []
     for label, results in runs.items():
@@ -117,7 +114,7 @@ def brief_table(runs: Mapping[str, Results]) -> Table:
 
 
 def summary_table(runs: Mapping[str, Results]) -> Table:
-    """One row per run: the averages that papers print, and what became of old and new classes."""
+    """One row per run: the averages that papers print, and the accuracy on old and new classes."""
     columns = [("Run", "")]
     for metric in ("top1_loc", "top5_loc", "gt_known", "top1_cls"):
         parts = ("average", "last", "old", "new", "forgetting") if metric in SPLIT else ("average", "last")
@@ -134,9 +131,9 @@ def summary_table(runs: Mapping[str, Results]) -> Table:
 
 
 def comparison_table(runs: Mapping[str, Results]) -> Table:
-    """One row per run: what papers print, how far it is below joint training, and how much was forgotten."""
+    """One row per run: the averages that papers print, the distance to joint training, and forgetting."""
     whole = [results for results in runs.values() if at_once(results)]
-    joint = whole[0] if 0 < len(whole) < len(runs) else {}  # where there is but one task, all would be joint training
+    joint = whole[0] if 0 < len(whole) < len(runs) else {}  # with a single task, all runs would be joint training
     parts = {"top1_loc": ("average", "last", BELOW_JOINT, "forgetting"), "gt_known": ("average", "last", "forgetting")}
     columns = [("Method", "")]
     for metric in ("top1_loc", "top5_loc", "gt_known", "top1_cls"):
@@ -152,25 +149,25 @@ def _summary(results: Results, part: str, metric: str, joint: Results) -> Cell:
         best, reached = measured(joint.get("last"), metric), measured(results.get("last"), metric)
         return None if results is joint or best is None or reached is None else best - reached
     if part == "average" and results.get("learned_in", 1) > 1:
-        return None  # measured once, after several tasks
+        return None  # evaluated once, after several tasks
     value, scatter = measured(results.get(part), metric), deviation(results, part, metric)
     return value if value is None or scatter is None else Mean(value, scatter)
 
 
 def at_once(results: Results) -> bool:
-    """Whether all classes were learned in one task, and not only measured once (`fdcnet evaluate`)."""
+    """Whether all classes were learned in one task (and not only evaluated once, as `fdcnet evaluate` does)."""
     return len(results.get("tasks") or []) == results.get("learned_in", 1) == 1
 
 
 def deviation(results: Results, part: str, metric: str) -> float | None:
-    """The standard deviation of a summary over the seeds, if these are results of several."""
+    """The standard deviation of a summary over the seeds, if there are several."""
     values = [measured(one.get(part), metric) for one in results.get("seeds") or []]
     known = [value for value in values if value is not None]
     return stdev(known) if len(known) == len(values) > 1 else None
 
 
 def narrow(table: Table) -> Table:
-    """The columns of a comparison that fit a terminal, with shorter words."""
+    """The columns of a comparison that fit a terminal, with shorter names."""
     metrics = [METRICS_OF.get(name) for name, _ in table.columns]
     wanted = SPLIT if any(metric in SPLIT for metric in metrics) else ("top1_cls",)
     fitting = [part != BELOW_JOINT for _, part in table.columns]
@@ -181,19 +178,19 @@ def narrow(table: Table) -> Table:
 
 
 def measured(values: Mapping[str, Any] | None, metric: str) -> float | None:
-    """A number, or None where there is none (no boxes, a metric that was not asked for)."""
+    """The value of a metric, or None if it was not measured."""
     value = (values or {}).get(metric)
     return None if value is None else float(value)
 
 
 def group_sizes(results: Results) -> list[int]:
-    """How many classes each task brought."""
+    """The number of classes in each task."""
     totals = [task.get("num_classes") or 0 for task in results.get("tasks") or []]
     return [total - before for total, before in zip(totals, [0, *totals], strict=False)]
 
 
 def group_matrix(results: Results, metric: str) -> list[list[float | None]]:
-    """Row t: the accuracy after task t on the classes of task 1, task 2, ... t."""
+    """Row t: the accuracy after task t on the classes of tasks 1 to t."""
     rows = (results.get("matrix") or {}).get(metric) or []
     return [[None if value is None else float(value) for value in row] for row in rows]
 
@@ -201,7 +198,7 @@ def group_matrix(results: Results, metric: str) -> list[list[float | None]]:
 def old_and_new(results: Results, metric: str, index: int = -1) -> tuple[float | None, float | None]:
     """Accuracy on the classes of all earlier tasks and on those of the newest one, after the last task or task `index`.
 
-    Old groups are averaged with their number of classes as weights. `index` counts from 0.
+    Old groups are weighted by their number of classes. `index` counts from 0.
     """
     matrix = group_matrix(results, metric)
     if not -len(matrix) <= index < len(matrix) or not matrix[index]:
@@ -212,39 +209,12 @@ def old_and_new(results: Results, metric: str, index: int = -1) -> tuple[float |
     return (sum(value * size for value, size in known) / weight if weight else None), new
 
 
-def show(value: Cell, digits: int = 1) -> str:
-    """A number for people: a dash where nothing was measured, a true minus sign, none before zero."""
-    if value is None:
-        return MISSING
-    if isinstance(value, Mean):
-        return f"{show(value.value, digits)} ±\N{NO-BREAK SPACE}{value.deviation:.{digits}f}"
-    return f"{value:z.{digits}f}".replace("-", "−") if isinstance(value, float) else str(value)
-
-
 def to_html(table: Table, caption: str = "", digits: int = 2) -> Markup:
-    body = [
-        tag("tr", tag("th", show(row[0], digits), scope="row"), [tag("td", show(cell, digits)) for cell in row[1:]])
-        for row in table.rows
-    ]
-    title = tag("caption", tag("span", caption)) if caption else None
-    written = tag("table", title, tag("thead", _html_header(table)), tag("tbody", body))
-    return tag("div", written, class_="scroll", tabindex="0")
-
-
-def _html_header(table: Table) -> list[Markup]:
-    """Names in one row, and below them the parts of those that have any."""
-    if not any(part for _, part in table.columns):
-        return [tag("tr", [tag("th", name, scope="col") for name in table.header])]
-    upper: list[Markup] = []
-    for name, group in groupby(table.columns, key=lambda column: column[0]):
-        parts = [part for _, part in group]
-        span = {"scope": "colgroup", "colspan": len(parts)} if parts[0] else {"scope": "col", "rowspan": 2}
-        upper.append(tag("th", name, **span))
-    return [tag("tr", upper), tag("tr", [tag("th", part, scope="col") for _, part in table.columns if part])]
+    return render("table.html", table=table, caption=caption, digits=digits)
 
 
 def to_rich(table: Table, title: str | None = None, digits: int = 1) -> rich.table.Table:
-    from rich.text import Text  # as Text, a class name in square brackets is not taken for a style
+    from rich.text import Text  # rich reads a class name in square brackets as a style unless it is a Text
 
     drawn = rich.table.Table(title=title)
     for i, name in enumerate(table.header):
@@ -264,7 +234,7 @@ def to_markdown(table: Table, digits: int = 2) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Full precision, and empty where nothing was measured."""
+    """Full precision; empty cells where nothing was measured."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerows([table.header, *table.rows])

@@ -1,7 +1,7 @@
 """Words for numbers."""
 
 from fdcnet.errors import count
-from fdcnet.report.words import duration, listing, moment, percent, protocol_in_words, readable, spread
+from fdcnet.report.text import duration, listing, moment, percent, protocol_in_words, readable, spread
 
 
 def test_amounts() -> None:
@@ -33,7 +33,7 @@ def test_protocols() -> None:
     assert said == (
         "The box encloses the largest region in which the mean map of all classes, divided by its highest value, "
         "exceeds 0.7. It is right if its overlap (IoU) with a true box is above 0.5. "
-        "The box is sought in the whole photo. "
+        "Boxes are predicted in the whole photo. "
         "The class score is that of the centre crop. Percentages are means over photos."
     )
     assert protocol_in_words({}) == ""
