@@ -1,4 +1,4 @@
-"""Name and box what is on a photo, without PyTorch: python onnx_predict.py model.onnx photo.jpg"""
+"""Classify and localize without PyTorch: python onnx_predict.py model.onnx photo.jpg"""
 
 import json
 import sys
@@ -9,10 +9,10 @@ from PIL import Image, ImageOps
 from scipy import ndimage
 
 session = onnxruntime.InferenceSession(sys.argv[1])
-facts = session.get_modelmeta().custom_metadata_map
-classes, threshold = json.loads(facts["classes"]), json.loads(facts["postprocessing"])["threshold"]
+metadata = session.get_modelmeta().custom_metadata_map
+classes, threshold = json.loads(metadata["classes"]), json.loads(metadata["postprocessing"])["threshold"]
 photo = ImageOps.exif_transpose(Image.open(sys.argv[2])).convert("RGB")
-size = json.loads(facts["preprocessing"])["size"]
+size = json.loads(metadata["preprocessing"])["size"]
 square = photo.resize(size, Image.Resampling.BILINEAR)
 [scores], [maps] = session.run(["scores", "maps"], {"photos": np.asarray(square)[None]})
 heat = maps[scores.argmax()]

@@ -1,4 +1,4 @@
-"""`fdcnet predict` and `fdcnet export` as people use them."""
+"""`fdcnet predict` and `fdcnet export`, run as commands."""
 
 import json
 import os
@@ -16,10 +16,8 @@ from fdcnet import Localizer
 
 def fdcnet(*arguments: str | Path, cwd: Path, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fdcnet", *map(str, arguments)]
-    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "FORCE_COLOR": ""}
-    done = subprocess.run(
-        command, cwd=cwd, input=stdin, env=surroundings, capture_output=True, timeout=120, check=False
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "FORCE_COLOR": ""}
+    done = subprocess.run(command, cwd=cwd, input=stdin, env=environment, capture_output=True, timeout=120, check=False)
     text = (done.stdout.decode(), done.stderr.decode())
     assert "Traceback" not in text[1], text[1]
     return subprocess.CompletedProcess(command, done.returncode, *text)
@@ -70,14 +68,18 @@ def test_everything_at_once(model: Path, taught: Path, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == written
 
 
-def test_bad_photos_are_named_and_left_out(model: Path, damaged: Path, tmp_path: Path) -> None:
+def test_bad_photos_are_listed_and_skipped(model: Path, damaged: Path, tmp_path: Path) -> None:
     done = fdcnet("predict", model, "mixed", "--json", "-", cwd=tmp_path)
     assert done.returncode == 1
     [answer] = map(json.loads, done.stdout.splitlines())
     assert answer["source"] == "mixed/good.jpg"
     for line in (
         *("mixed/text.jpg: not an image", "mixed/empty.png: not an image", "mixed/cut.jpg: truncated"),
-        *("mixed/phone.HEIC: a HEIC photo: convert it to jpg", "mixed/bomb.png: too large", "5 of 6 could not be read"),
+        *(
+            "mixed/phone.HEIC: a HEIC photo: convert it to jpg",
+            "mixed/bomb.png: too large",
+            "5 of 6 photos could not be read",
+        ),
     ):
         assert line in done.stderr
     done = fdcnet("predict", model, "mixed/text.jpg", "--json", "out.json", cwd=tmp_path)
@@ -86,19 +88,19 @@ def test_bad_photos_are_named_and_left_out(model: Path, damaged: Path, tmp_path:
     assert not (tmp_path / "out.json").exists()
 
 
-def test_photos_that_share_a_yolo_name_spoil_nothing_else(model: Path, damaged: Path, tmp_path: Path) -> None:
+def test_photos_with_one_yolo_name_do_not_affect_other_files(model: Path, damaged: Path, tmp_path: Path) -> None:
     same = tmp_path / "same"
     same.mkdir()
     for name in ("a.jpeg", "a.jpg"):
         (same / name).write_bytes((damaged / "good.jpg").read_bytes())
     done = fdcnet("predict", model, "same", "--json", "all.json", "--yolo", "yolo", cwd=tmp_path)
     assert done.returncode == 1
-    assert "Left out: no YOLO labels for a.jpg: a.jpeg has the same label file, a.txt" in done.stderr
+    assert "Skipped: no YOLO labels for a.jpg: a.jpeg has the same label file, a.txt" in done.stderr
     assert len(json.loads((tmp_path / "all.json").read_text())) == 2
 
 
 @pytest.mark.parametrize("to_stdout", [(), ("--json", "-"), ("--coco", "-")])
-def test_files_are_completed_when_nobody_reads_on(
+def test_files_are_completed_when_stdout_is_closed(
     to_stdout: tuple[str, ...], model: Path, taught: Path, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "fdcnet", "predict", str(model), str(taught / "photos" / "test"), *to_stdout]
@@ -109,11 +111,11 @@ def test_files_are_completed_when_nobody_reads_on(
     process.stdout.close()  # before the first line is there
     said = process.stderr.read().decode()
     assert process.wait(120) == 0, said
-    assert said == "Written: all.csv\n"
+    assert said == "Wrote all.csv\n"
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 9
 
 
-def test_without_files_it_ends_when_nobody_reads_on(model: Path, taught: Path, tmp_path: Path) -> None:
+def test_without_files_it_stops_when_stdout_is_closed(model: Path, taught: Path, tmp_path: Path) -> None:
     photos = [str(taught / "photos" / "test")] * 20
     command = [sys.executable, "-m", "fdcnet", "predict", str(model), *photos]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -136,13 +138,13 @@ def test_standard_input(model: Path, taught: Path, tmp_path: Path) -> None:
         (("empty",), "There are no photos in empty"),
         (("*.gif",), "No file matches"),
         (("a.png", "--class", "sparrow"), "does not know the class 'sparrow'"),
-        (("a.png", "--threshold", "7"), "The threshold cannot be 7"),
-        (("a.png", "--json", "-", "--csv", "-"), "Standard output can take one"),
+        (("a.png", "--threshold", "7"), "threshold must be from 0 to 1, not 7"),
+        (("a.png", "--json", "-", "--csv", "-"), "Only one output can go to standard output"),
         (("a.png", "--json", "empty"), "empty is a folder"),
         (("a.png", "--save", "a.png"), "a.png is a file"),
     ],
 )
-def test_wrong_input_says_what_to_do(arguments: tuple[str, ...], message: str, model: Path, tmp_path: Path) -> None:
+def test_wrong_input(arguments: tuple[str, ...], message: str, model: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
     done = fdcnet("predict", model, *arguments, cwd=tmp_path)
@@ -151,10 +153,23 @@ def test_wrong_input_says_what_to_do(arguments: tuple[str, ...], message: str, m
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "a.png"}
 
 
-def test_names_of_any_kind(model: Path, tmp_path: Path) -> None:
+def test_unusual_file_names(model: Path, tmp_path: Path) -> None:
     for name in ("a b:é [1].jpg", os.fsdecode(b"\xff.jpg"), "x" * 240 + ".jpg"):
         Image.new("RGB", (40, 40)).save(tmp_path / name)
-    outputs = ("--json", "-", "--coco", "c/c.json", "--labelstudio", "l/l.json", "--yolo", "y", "--save", "s")
+    outputs = (
+        "--json",
+        "-",
+        "--coco",
+        "c/c.json",
+        "--labelstudio",
+        "l/l.json",
+        "--yolo",
+        "y",
+        "--voc",
+        "v",
+        "--save",
+        "s",
+    )
     done = fdcnet("predict", model, ".", *outputs, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert {json.loads(line)["source"] for line in done.stdout.splitlines()} == {
@@ -169,7 +184,7 @@ def test_none_of_these(model: Path, tmp_path: Path) -> None:
     Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
     done = fdcnet("predict", model, "a.png", "--min-score", "1", "--save", "seen", cwd=tmp_path)
     assert done.returncode == 0
-    assert done.stdout.startswith("a.png: none of these (at best ")
+    assert done.stdout.startswith("a.png: none of these (best: ")
     assert (tmp_path / "seen" / "a.png").is_file()
 
 
@@ -177,9 +192,9 @@ def test_export(model: Path, tmp_path: Path) -> None:
     done = fdcnet("export", model, "--onnx", "model.onnx", "--no-memory", "shared", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert "Checked on 8 photos of its memory: scores differ from PyTorch's by at most" in done.stdout
+    assert "Checked on 8 photos from its memory: scores differ from PyTorch's by at most" in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "shared"}
     assert fdcnet("export", model, cwd=tmp_path).returncode == 2
     again = fdcnet("export", model, "--no-memory", "shared", cwd=tmp_path)
     assert again.returncode == 2
-    assert "shared is there already" in again.stderr
+    assert "shared already exists" in again.stderr

@@ -1,4 +1,4 @@
-"""The exported model against PyTorch, and the shared one against its original."""
+"""Compares the exported model with PyTorch, and a copy without photos with its original."""
 
 import json
 import shutil
@@ -39,13 +39,13 @@ ROOT = Path(__file__).parents[2]
 def exported(taught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("onnx") / "model.onnx"
     check = export_onnx(taught / "run" / "model", file)
-    assert check.photos == "8 photos of its memory"
+    assert check.photos == "8 photos from its memory"
     assert max(check.scores, check.maps) < 1e-5
     assert [path.name for path in file.parent.iterdir()] == ["model.onnx"]
     return file
 
 
-def test_onnx_says_what_predict_says(taught: Path, exported: Path) -> None:
+def test_onnx_agrees_with_predict(taught: Path, exported: Path) -> None:
     localizer = Localizer.load(taught / "run" / "model", device="cpu")
     session = onnxruntime.InferenceSession(str(exported))
     photos = sorted((taught / "photos" / "test").rglob("*.jpg"))[:5]
@@ -63,10 +63,10 @@ def test_onnx_says_what_predict_says(taught: Path, exported: Path) -> None:
         assert np.allclose((heat - heat.min()) / np.ptp(heat), found.heat, atol=1e-3)
 
 
-def test_onnx_is_valid_and_says_what_it_needs(exported: Path) -> None:
+def test_onnx_is_valid_and_has_metadata(exported: Path) -> None:
     model = onnx.load(str(exported))
     onnx.checker.check_model(model, full_check=True)
-    assert {node.domain for node in model.graph.node} == {""}  # nothing but ONNX's own operators
+    assert {node.domain for node in model.graph.node} == {""}  # only ONNX's own operators
     facts = {entry.key: entry.value for entry in model.metadata_props}
     assert json.loads(facts["classes"]) == ["ringed disc", "dotted square", "checked triangle", "striped star"]
     assert json.loads(facts["tasks"]) == [1, 1, 2, 2]
@@ -105,7 +105,7 @@ def test_every_backbone_exports_with_its_compensation(
         torch.nn.init.normal_(module[-1].weight, std=0.02)  # type: ignore[arg-type]
     save_bundle(State(config, network.eval(), ExemplarMemory(0), ["a", "b", "c"], [2, 1]), tmp_path / "model")
     check = export_onnx(tmp_path / "model", tmp_path / "model.onnx")
-    assert check.photos == "generated photos, for the model holds none"
+    assert check.photos == "generated photos, because the model stores none"
     assert max(check.scores, check.maps) < 1e-3
 
 
@@ -136,12 +136,12 @@ def test_a_missing_package_is_named(taught: Path, tmp_path: Path, monkeypatch: p
 
 def test_photos_to_check_with_can_be_given(taught: Path, tmp_path: Path) -> None:
     check = export_onnx(taught / "run" / "model", tmp_path / "model.onnx", taught / "photos" / "test")
-    assert (check.num_photos, check.photos) == (8, f"8 photos of {taught / 'photos' / 'test'}")
+    assert (check.num_photos, check.photos) == (8, f"8 photos from {taught / 'photos' / 'test'}")
     with pytest.raises(UserError, match="no readable photos"):
         export_onnx(taught / "run" / "model", tmp_path / "model.onnx", tmp_path)
 
 
-def test_a_bundle_without_photos_says_the_same(taught: Path, tmp_path: Path) -> None:
+def test_a_copy_without_photos_predicts_the_same(taught: Path, tmp_path: Path) -> None:
     export_without_memory(taught / "run" / "model", tmp_path / "shared")
     assert list((tmp_path / "shared" / "memory" / "images").iterdir()) == []
     assert str(taught) not in (tmp_path / "shared" / "fdcnet.json").read_text()
@@ -152,17 +152,17 @@ def test_a_bundle_without_photos_says_the_same(taught: Path, tmp_path: Path) -> 
         Localizer.load(model, "cpu").predict(photo) for model in (taught / "run" / "model", tmp_path / "shared")
     )
     assert before.to_dict(heat=True) == after.to_dict(heat=True)
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         export_without_memory(taught / "run" / "model", tmp_path / "shared")
 
 
-def test_a_bundle_that_was_being_replaced_when_it_was_killed_can_be_shared(taught: Path, tmp_path: Path) -> None:
+def test_a_model_whose_replacement_was_killed_can_be_copied(taught: Path, tmp_path: Path) -> None:
     shutil.copytree(taught / "run" / "model", tmp_path / "model.old")
     export_without_memory(tmp_path / "model", tmp_path / "shared")
     assert load_bundle(tmp_path / "shared").classes == load_bundle(taught / "run" / "model").classes
 
 
-def test_a_bundle_without_photos_learns_on(taught: Path, tmp_path: Path, small_dataset: Dataset) -> None:
+def test_a_copy_without_photos_can_learn_more(taught: Path, tmp_path: Path, small_dataset: Dataset) -> None:
     export_without_memory(taught / "run" / "model", tmp_path / "shared")
     state = load_bundle(tmp_path / "shared")
     *_, task = make_stream(small_dataset, base_classes=2, step_classes=2)

@@ -1,4 +1,4 @@
-"""The tool on photos in every form; boxes against the evaluator, streaming against one by one."""
+"""Predictions for photos in every form, compared with the evaluator and with each other."""
 
 import io
 import shutil
@@ -38,7 +38,7 @@ def same(first: Prediction, second: Prediction, tolerance: float = 1e-4) -> bool
     )
 
 
-def test_a_prediction_says_class_box_map_and_the_best_classes(localizer: Localizer, photos: list[Path]) -> None:
+def test_a_prediction_has_class_box_map_and_the_best_classes(localizer: Localizer, photos: list[Path]) -> None:
     found = localizer.predict(photos[0])
     assert found.source == str(photos[0])
     assert found.image_size == (40, 40)
@@ -105,7 +105,7 @@ def test_grey_arrays_are_photos_too(localizer: Localizer) -> None:
 @pytest.mark.parametrize(
     "wrong", [3, None, np.zeros((2, 2, 2)), np.zeros(4), np.full((4, 4, 3), 300), np.full((4, 4), -0.5), {"a": 1}]
 )
-def test_what_is_no_photo_is_refused(wrong: Any, localizer: Localizer) -> None:
+def test_other_types_are_refused(wrong: Any, localizer: Localizer) -> None:
     with pytest.raises(UserError):
         localizer.predict(wrong)
 
@@ -170,7 +170,7 @@ def test_regions() -> None:
     assert find_boxes(np.zeros((8, 8), np.float32), 0.5, 8, (80, 160)) == ((0, 0, 80, 160),)
 
 
-def test_another_threshold_needs_no_network(localizer: Localizer, photos: list[Path]) -> None:
+def test_another_threshold_does_not_run_the_network_again(localizer: Localizer, photos: list[Path]) -> None:
     found = localizer.predict(photos[0], threshold=0.7, all_regions=True)
     assert found.at(0.7, all_regions=True).boxes_xyxy == found.boxes_xyxy
     assert localizer.predict(photos[0]).at(0.7).box_xyxy == found.box_xyxy
@@ -227,6 +227,8 @@ def test_a_prediction_draws_saves_and_becomes_a_dict(localizer: Localizer, photo
     large = localizer.predict(Image.open(photos[0]).resize((2000, 1000)))
     assert large.draw().size == (1600, 800)
     assert large.draw(max_side=None).size == (2000, 1000)
+    shown = Image.open(io.BytesIO(large._repr_png_()))  # what a notebook displays
+    assert (shown.format, shown.size) == ("PNG", (800, 400))
 
 
 def test_a_long_name_fits_on_a_photo(localizer: Localizer, photos: list[Path]) -> None:
@@ -235,7 +237,7 @@ def test_a_long_name_fits_on_a_photo(localizer: Localizer, photos: list[Path]) -
     found.draw()
 
 
-def test_a_stream_answers_in_order_and_goes_on_after_damage(localizer: Localizer, photos: list[Path]) -> None:
+def test_a_stream_keeps_the_order_and_skips_damaged_photos(localizer: Localizer, photos: list[Path]) -> None:
     told: list[tuple[str, str]] = []
     sources = [photos[0], b"no photo", photos[1], Path("missing.jpg"), photos[2], photos[3].read_bytes()[:200]]
     found = list(localizer.predict_many(sources, batch_size=2, on_error=lambda *what: told.append(what)))
@@ -287,7 +289,7 @@ def test_a_drawing_that_fails_leaves_the_old_file(
 
     found = localizer.predict(photos[0])
     (tmp_path / "out.jpg").write_bytes(b"old")
-    with pytest.raises(UserError, match="no name of a photo"):
+    with pytest.raises(UserError, match="Unsupported image extension"):
         found.save(tmp_path / "out")
     monkeypatch.setattr(Image.Image, "save", torn)
     with pytest.raises(OSError, match="full"):

@@ -1,4 +1,4 @@
-"""Files for other tools, read back by those tools where they can be installed here."""
+"""Files for other tools, read back by those tools where possible."""
 
 import contextlib
 import csv
@@ -6,7 +6,7 @@ import io
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from pycocotools.coco import COCO
 
 from fdcnet.data.photo import Photo
 from fdcnet.errors import UserError
+from fdcnet.inference.annotation import Annotation
 from fdcnet.inference.prediction import ClassScore, Prediction
 from fdcnet.inference.writers import (
     CocoWriter,
@@ -23,6 +24,7 @@ from fdcnet.inference.writers import (
     JsonWriter,
     LabelStudioWriter,
     OverlayWriter,
+    VocWriter,
     Writer,
     YoloWriter,
 )
@@ -48,24 +50,30 @@ def prediction(name: str, label: int | None, num_boxes: int = 1) -> Prediction:
     )
 
 
-SHOWN = [prediction("a.jpg", 0), prediction("sub/ü b.png", 2, 2), prediction("c.jpg", None)]
+class LabelledPhoto(NamedTuple):
+    name: str
+    image_size: tuple[int, int]
+    annotations: tuple[Annotation, ...]
+
+
+PREDICTIONS = [prediction("a.jpg", 0), prediction("sub/ü b.png", 2, 2), prediction("c.jpg", None)]
 
 
 def write(writer: Writer) -> None:
     with writer:
-        for item in SHOWN:
+        for item in PREDICTIONS:
             writer.add(item)
 
 
 def test_json_is_a_list(tmp_path: Path) -> None:
     write(JsonWriter(tmp_path / "new" / "out.json", CLASSES))
-    assert json.loads((tmp_path / "new" / "out.json").read_text()) == [item.to_dict() for item in SHOWN]
+    assert json.loads((tmp_path / "new" / "out.json").read_text()) == [item.to_dict() for item in PREDICTIONS]
     write(JsonWriter(tmp_path / "out.jsonl", CLASSES))
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [item.to_dict() for item in SHOWN]
+    assert [json.loads(line) for line in lines] == [item.to_dict() for item in PREDICTIONS]
 
 
-def test_without_photos_the_files_are_still_whole(tmp_path: Path) -> None:
+def test_files_without_photos_are_valid(tmp_path: Path) -> None:
     for kind in (JsonWriter, CocoWriter, LabelStudioWriter):
         with kind(tmp_path / "out.json", CLASSES):
             pass
@@ -105,22 +113,48 @@ def test_yolo_labels(tmp_path: Path) -> None:
     assert [len(row) for row in rows] == [5, 5]  # Ultralytics takes five columns, no score
     assert all(0 <= float(value) <= 1 for row in rows for value in row[1:])
     assert (labels / "c.txt").read_text() == ""
-    names = yaml.safe_load((tmp_path / "yolo" / "data.yaml").read_text())["names"]
-    assert names == dict(enumerate(CLASSES))
+    facts = yaml.safe_load((tmp_path / "yolo" / "data.yaml").read_text())
+    assert facts == {"train": "images", "val": "images", "names": dict(enumerate(CLASSES))}  # no "path": see the writer
     assert (labels / "classes.txt").read_text().splitlines() == CLASSES
+
+
+def test_yolo_masks_and_coco_segmentation(tmp_path: Path) -> None:
+    triangle = ((10.0, 20.0), (110.0, 20.0), (10.0, 60.0))
+    photo = LabelledPhoto("a.jpg", (200, 100), (Annotation("heron", BOXES[0], 0.75, triangle),))
+    with YoloWriter(tmp_path, CLASSES, masks=True) as yolo, CocoWriter(tmp_path / "coco.json", CLASSES) as coco:
+        yolo.add(photo)
+        coco.add(photo)
+    expected = "0 0.050000 0.200000 0.550000 0.200000 0.050000 0.600000\n"
+    assert (tmp_path / "labels" / "a.txt").read_text() == expected
+    with contextlib.redirect_stdout(io.StringIO()):
+        read = COCO(str(tmp_path / "coco.json"))
+    [annotation] = read.loadAnns(read.getAnnIds())
+    assert annotation["area"] == 2000
+    assert read.annToMask(annotation).sum() == pytest.approx(2000, rel=0.05)
+
+
+def test_voc_has_a_file_per_photo_and_a_list(tmp_path: Path) -> None:
+    write(VocWriter(tmp_path / "voc", CLASSES))
+    assert (tmp_path / "voc/ImageSets/Main/trainval.txt").read_text() == "a\nsub/ü b\nc\n"
+    root = ET.parse(tmp_path / "voc" / "Annotations" / "sub" / "ü b.xml").getroot()
+    assert [root.findtext(path) for path in ("filename", "size/width", "size/height")] == ["sub/ü b.png", "200", "100"]
+    assert [element.findtext("name") for element in root.iter("object")] == [CLASSES[2]] * 2
+    corners = ("xmin", "ymin", "xmax", "ymax")
+    assert [root.findtext(f"object/bndbox/{corner}") for corner in corners] == ["10", "20", "110", "60"]
+    assert not list(ET.parse(tmp_path / "voc" / "Annotations" / "c.xml").getroot().iter("object"))
 
 
 @pytest.mark.parametrize(
     ("names", "file"), [(["a.jpg", "a.png"], "a.txt"), (["sub/a.jpg", "classes.jpg"], "classes.txt")]
 )
-def test_of_photos_that_would_share_a_yolo_file_the_first_has_it(names: list[str], file: str, tmp_path: Path) -> None:
+def test_the_first_of_two_photos_with_one_yolo_file_gets_it(names: list[str], file: str, tmp_path: Path) -> None:
     first, second = (prediction(name, label) for label, name in enumerate(names))
     with YoloWriter(tmp_path, CLASSES) as writer:
         writer.add(first)
         before = (tmp_path / "labels" / file).read_bytes()
         writer.add(second)
-    [left_out] = writer.left_out
-    assert left_out.startswith(f"no YOLO labels for {names[1]}: ") and left_out.endswith(f"same label file, {file}")
+    [skipped] = writer.skipped
+    assert skipped.startswith(f"no YOLO labels for {names[1]}: ") and skipped.endswith(f"same label file, {file}")
     assert (tmp_path / "labels" / file).read_bytes() == before
 
 
@@ -136,7 +170,7 @@ def test_names_as_long_as_a_file_system_allows(tmp_path: Path) -> None:
 
 
 def check_task(task: dict[str, Any], controls: dict[str, tuple[str, set[str]]]) -> None:
-    """What Label Studio's guide asks of a task with rectangle predictions."""
+    """Check what Label Studio's guide requires of a task with rectangle predictions."""
     assert task.keys() == {"data", "predictions"}
     for answer in task["predictions"]:
         assert isinstance(answer["model_version"], str)
@@ -187,18 +221,18 @@ def test_a_failure_leaves_the_old_file(kind: type[Writer], tmp_path: Path) -> No
     assert [file.name for file in tmp_path.iterdir()] == ["out.json"]
 
 
-def test_overlays_never_paint_over_a_photo(tmp_path: Path) -> None:
+def test_overlays_never_overwrite_a_photo(tmp_path: Path) -> None:
     Image.new("RGB", (200, 100)).save(tmp_path / "a.jpg")
     own = prediction("a.jpg", 0)
     object.__setattr__(own, "photo", Photo(tmp_path / "a.jpg", "a.jpg"))
     with OverlayWriter(tmp_path / "out", CLASSES) as writer:
         writer.add(own)
     assert Image.open(tmp_path / "out" / "a.jpg").size == (400, 200)
-    with pytest.raises(UserError, match="painted over"), OverlayWriter(tmp_path, CLASSES) as writer:
+    with pytest.raises(UserError, match="would be overwritten"), OverlayWriter(tmp_path, CLASSES) as writer:
         writer.add(own)
 
 
-def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for writer in (
         YoloWriter(tmp_path / "file", CLASSES),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fdcnet.inference.prediction import Prediction
     from fdcnet.inference.writers import Writer
 
-OUTPUTS = "Files for other programs"
+OUTPUTS = "Output files"
 
 
 def predict(
@@ -30,44 +30,47 @@ def predict(
     class_name: Annotated[
         str | None, typer.Option("--class", help="Box this class. [default: the one with the best score]")
     ] = None,
-    all_regions: Annotated[bool, typer.Option("--all-regions", help="Box all regions, not the largest alone.")] = False,
-    top_k: Annotated[int, typer.Option(help="How many of the best classes --json lists.")] = 5,
-    min_score: Annotated[float, typer.Option(help='Below this score, 0 to 1, the answer is "none of these".')] = 0.0,
-    threshold: Annotated[float | None, typer.Option(help="Of the map, 0 to 1. [default: the model's own]")] = None,
-    step: Annotated[int | None, typer.Option(help="Of videos, each so many-th frame. [default: one a second]")] = None,
-    save: Annotated[Path | None, typer.Option(metavar="DIR", help="Photos with heat map, box and label.")] = None,
+    all_regions: Annotated[bool, typer.Option("--all-regions", help="Box all regions, not just the largest.")] = False,
+    top_k: Annotated[int, typer.Option(help="Number of best classes to list in --json.")] = 5,
+    min_score: Annotated[float, typer.Option(help='Report "none of these" below this score, 0 to 1.')] = 0.0,
+    threshold: Annotated[float | None, typer.Option(help="Box threshold, 0 to 1. [default: that of the model]")] = None,
+    step: Annotated[int | None, typer.Option(help="Use every Nth video frame. [default: one per second]")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="DIR", help="Save photos with heat map, box and label.")] = None,
     json: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="All answers; .jsonl or - : a line each.", rich_help_panel=OUTPUTS),
+        typer.Option(metavar="FILE", help="All results; one per line for .jsonl and -.", rich_help_panel=OUTPUTS),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A row per box; - : standard output.", rich_help_panel=OUTPUTS)
+        Path | None, typer.Option(metavar="FILE", help="A row per box; - is standard output.", rich_help_panel=OUTPUTS)
     ] = None,
     coco: Annotated[
         Path | None, typer.Option(metavar="FILE", help="COCO annotations.", rich_help_panel=OUTPUTS)
     ] = None,
     yolo: Annotated[Path | None, typer.Option(metavar="DIR", help="YOLO labels.", rich_help_panel=OUTPUTS)] = None,
+    voc: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Pascal VOC annotations.", rich_help_panel=OUTPUTS)
+    ] = None,
     labelstudio: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Label Studio pre-annotations; its labelling setup beside, as .xml.",
+            help="Label Studio tasks, with the labelling interface beside them as .xml.",
             rich_help_panel=OUTPUTS,
         ),
     ] = None,
     labelstudio_url: Annotated[
         str | None,
-        typer.Option(metavar="PREFIX", help="What stands before a photo's name there.", rich_help_panel=OUTPUTS),
+        typer.Option(metavar="PREFIX", help="Prefix of photo names in Label Studio tasks.", rich_help_panel=OUTPUTS),
     ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Photos at once. [default: 8 on a CPU, 32 on a GPU]")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Batch size. [default: 8 on a CPU, 32 on a GPU]")] = None,
     device: options.Device = None,
 ) -> None:
-    """Say what is on photos and where: class, box, heat map.
+    """Classify and localize objects in photos.
 
-    Boxes are pixels of the photo as displayed. Photos that cannot be read are named and left out; the exit code is
-    then 1, or 2 if none could be read.
+    Boxes are in pixels of the photo as displayed. Unreadable photos are listed and skipped. The exit code is then 1,
+    or 2 if no photo could be read.
 
-    Example: `fdcnet predict birds holiday/ --save seen/ --json answers.json`
+    Example: `fdcnet predict birds holiday/ --save drawn/ --json results.json`
     """
     from fdcnet.data.inputs import find_photos
     from fdcnet.inference.localizer import Localizer
@@ -79,28 +82,36 @@ def predict(
         JsonWriter,
         LabelStudioWriter,
         OverlayWriter,
+        VocWriter,
         YoloWriter,
     )
 
-    for stream in (sys.stdout, sys.stderr):  # a file name may be no UTF-8
+    for stream in (sys.stdout, sys.stderr):  # file names need not be valid UTF-8
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=ESCAPED)
     to_stdout = [path for path in (json, csv, coco, labelstudio) if path is not None and str(path) == "-"]
     if len(to_stdout) > 1:
-        raise UserError("Standard output can take one kind of answers only.", "Name a file for the others.")
+        raise UserError("Only one output can go to standard output.", "Name a file for the others.")
     photos = find_photos(sources, sys.stdin.buffer, step)
     localizer = Localizer.load(model, device or "auto")
-    wanted = {JsonWriter: json, CsvWriter: csv, CocoWriter: coco, YoloWriter: yolo, OverlayWriter: save}
-    writers = [kind(path, localizer.classes) for kind, path in wanted.items() if path is not None]
+    paths = {
+        JsonWriter: json,
+        CsvWriter: csv,
+        CocoWriter: coco,
+        YoloWriter: yolo,
+        VocWriter: voc,
+        OverlayWriter: save,
+    }
+    writers: list[Writer] = [kind(path, localizer.classes) for kind, path in paths.items() if path is not None]
     if labelstudio is not None:
         writers.append(LabelStudioWriter(labelstudio, localizer.classes, labelstudio_url or LOCAL_FILES))
-    unread: list[str] = []
+    unreadable: list[str] = []
 
-    def tell(name: str, reason: str) -> None:
-        unread.append(name)
-        errors.print(f"Left out: {name}: {reason}", markup=False, highlight=False)
+    def skip(name: str, reason: str) -> None:
+        unreadable.append(name)
+        errors.print(f"Skipped {name}: {reason}", markup=False, highlight=False)
 
-    answers = localizer.predict_many(
+    predictions = localizer.predict_many(
         photos,
         class_name=class_name,
         all_regions=all_regions,
@@ -108,49 +119,48 @@ def predict(
         min_score=min_score,
         threshold=threshold,
         batch_size=batch,
-        on_error=tell,
+        on_error=skip,
     )
-    num_read = _write(answers, writers, quiet=bool(to_stdout))
+    num_read = _write(predictions, writers, quiet=bool(to_stdout))
     for writer in writers:
-        for what in writer.left_out:
-            errors.print(f"Left out: {what}", markup=False, highlight=False)
+        for reason in writer.skipped:
+            errors.print(f"Skipped: {reason}", markup=False, highlight=False)
         if str(writer.path) != "-":
-            errors.print(f"Written: {writer.path}", markup=False, highlight=False)
-    if unread:
-        errors.print(f"{len(unread)} of {num_read + len(unread)} could not be read.", highlight=False)
-    if unread or any(writer.left_out for writer in writers):
+            errors.print(f"Wrote {writer.path}", markup=False, highlight=False)
+    if unreadable:
+        errors.print(f"{len(unreadable)} of {num_read + len(unreadable)} photos could not be read.", highlight=False)
+    if unreadable or any(writer.skipped for writer in writers):
         raise typer.Exit(1)
 
 
-def _write(answers: "Iterator[Prediction]", writers: "list[Writer]", quiet: bool) -> int:
-    """Files are completed also when nobody reads standard output any more; without any, that ends it."""
-    from fdcnet.inference.writers import is_read
+def _write(predictions: "Iterator[Prediction]", writers: "list[Writer]", quiet: bool) -> int:
+    """Return the number of predictions. Files are completed even if standard output is closed early."""
+    from fdcnet.inference.writers import reader_is_open
 
     num_read = 0
-    takers = [writer.add for writer in writers] + ([] if quiet else [_show])
+    consumers = [writer.add for writer in writers] + ([] if quiet else [_print])
     with ExitStack() as stack:
         for writer in writers:
             stack.enter_context(writer)
-        for prediction in answers:
+        for prediction in predictions:
             num_read += 1
-            takers = [take for take in takers if is_read(partial(take, prediction))]
-            if not takers:
+            consumers = [consume for consume in consumers if reader_is_open(partial(consume, prediction))]
+            if not consumers:
                 break
         if not num_read:
             raise UserError("No photo could be read.", "The lines above say why.")
     return num_read
 
 
-def _show(prediction: "Prediction") -> None:
+def _print(prediction: "Prediction") -> None:
     console.print(_line(prediction), markup=False, highlight=False)
 
 
 def _line(prediction: "Prediction") -> str:
-    """One photo in one line."""
     from fdcnet.inference.prediction import NONE_OF_THESE
 
     if prediction.class_name is None:
         best = prediction.top[0]
-        return f"{prediction.source}: {NONE_OF_THESE} (at best {best.class_name}, {best.score:.0%})"
+        return f"{prediction.source}: {NONE_OF_THESE} (best: {best.class_name}, {best.score:.0%})"
     boxes = "  ".join(f"[{', '.join(f'{value:.0f}' for value in box)}]" for box in prediction.boxes_xyxy)
     return f"{prediction.source}: {prediction.class_name} {prediction.score:.0%}  {boxes}"

@@ -1,4 +1,4 @@
-"""A photo with its heat map, the predicted box (green) and the true boxes (red, dashed)."""
+"""Draw a photo with its heat map, the predicted box (green) and the true boxes (red, dashed)."""
 
 import base64
 import contextlib
@@ -11,24 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-# Dark violet to pale yellow, with lightness rising all the way: readable in grey and with any colour vision.
-ANCHORS = np.array(
+# Dark violet to pale yellow. Lightness increases throughout, so it is readable in grey and with any colour vision.
+COLOUR_STOPS = np.array(
     [(20, 12, 60), (88, 22, 122), (166, 38, 108), (224, 82, 60), (250, 156, 30), (253, 236, 140)], dtype=np.float32
 )
-STEPS = np.linspace(0, len(ANCHORS) - 1, 1021)  # each anchor is one of them
-SHADES = np.stack([np.interp(STEPS, range(len(ANCHORS)), channel) for channel in ANCHORS.T], axis=1).astype(np.float32)
+STEPS = np.linspace(0, len(COLOUR_STOPS) - 1, 1021)  # includes every colour stop
+SHADES = np.stack([np.interp(STEPS, range(len(COLOUR_STOPS)), channel) for channel in COLOUR_STOPS.T], axis=1).astype(
+    np.float32
+)
 GREEN = (40, 232, 120)
 RED = (255, 48, 56)
 GREY = (214, 214, 220)
 INK = (10, 24, 16)
-FONTS = ("DejaVuSans-Bold.ttf", "Arial Bold.ttf", "arialbd.ttf")  # many scripts; Pillow's own knows Latin only
-FINE = 3  # chips are drawn this much larger: smooth corners
+FONTS = ("DejaVuSans-Bold.ttf", "Arial Bold.ttf", "arialbd.ttf")  # Pillow's own font covers Latin only
+SUPERSAMPLING = 3  # labels are drawn larger and reduced, for smooth corners
 Colour = tuple[int, int, int]
 Box = Sequence[float]
 Point = tuple[float, float]
 
 
-def colours(heat: NDArray[np.floating]) -> NDArray[np.float32]:
+def colourize(heat: NDArray[np.floating]) -> NDArray[np.float32]:
     """Map 0..1 to colours 0..255: (H, W) -> (H, W, 3)."""
     return SHADES.take(np.rint(heat * (len(SHADES) - 1)).astype(np.intp), axis=0, mode="clip")
 
@@ -40,28 +42,30 @@ def overlay(
     true_boxes: Sequence[Box] = (),
     opacity: float = 0.5,
 ) -> Image.Image:
-    """Paint the map over the photo, the stronger the hotter, so that the photo stays visible where the map is cold."""
+    """Blend the map into the photo in proportion to its heat, so that the photo stays visible where the map is cold."""
     height, width = image.shape[:2]
-    heat = _fit(np.clip(np.nan_to_num(heat), 0, 1), height, width)
+    heat = _resize_heat(np.clip(np.nan_to_num(heat), 0, 1), height, width)
     strength = opacity * heat[..., None]  # (H, W, 1)
-    painted = Image.fromarray(np.rint(image * (1 - strength) + colours(heat) * strength).astype(np.uint8))
+    drawn = Image.fromarray(np.rint(image * (1 - strength) + colourize(heat) * strength).astype(np.uint8))
     for true_box in true_boxes:
-        draw_box(painted, true_box, RED, dashed=True)
+        draw_box(drawn, true_box, RED, dashed=True)
     if box is not None:
-        draw_box(painted, box, GREEN)
-    return painted
+        draw_box(drawn, box, GREEN)
+    return drawn
 
 
-def chip(image: Image.Image, text: str, at: Point, colour: Colour = GREEN) -> None:
-    """A label that stands on the point `at`, or hangs from it where there is no room above."""
+def draw_label(image: Image.Image, text: str, at: Point, colour: Colour = GREEN) -> None:
+    """Draw a label above the point `at`, or below it where there is no room above."""
     height = max(14, round(min(image.size) / 18))
-    font = _font(round(FINE * height * 0.62))
-    text = _fitting(text, font, FINE * (image.width - height))
-    patch = Image.new("L", (round(font.getlength(text)) + FINE * height, FINE * height))
-    ImageDraw.Draw(patch).rounded_rectangle((0, 0, patch.width - 1, patch.height - 1), FINE * height // 4, fill=240)
+    font = _font(round(SUPERSAMPLING * height * 0.62))
+    text = _shorten(text, font, SUPERSAMPLING * (image.width - height))
+    patch = Image.new("L", (round(font.getlength(text)) + SUPERSAMPLING * height, SUPERSAMPLING * height))
+    ImageDraw.Draw(patch).rounded_rectangle(
+        (0, 0, patch.width - 1, patch.height - 1), SUPERSAMPLING * height // 4, fill=240
+    )
     label = Image.new("RGB", patch.size, colour)
     ImageDraw.Draw(label).text((patch.width / 2, patch.height / 2), text, fill=INK, font=font, anchor="mm")
-    size = (patch.width // FINE, height)
+    size = (patch.width // SUPERSAMPLING, height)
     x = min(max(round(at[0]) - line_width(image.size) // 2 - 1, 0), max(image.width - size[0], 0))
     y = round(at[1]) - height if at[1] >= height else round(at[1])
     smooth = Image.Resampling.BOX
@@ -75,14 +79,14 @@ def line_width(size: tuple[int, int]) -> int:
 
 
 def data_uri(image: Image.Image, quality: int = 80) -> str:
-    """A JPEG as an address that needs no file."""
+    """Encode as a JPEG data URI."""
     buffer = io.BytesIO()
-    # Without subsampling: thin coloured lines would turn grey.
+    # Chroma subsampling would turn thin coloured lines grey.
     image.convert("RGB").save(buffer, "JPEG", quality=quality, subsampling=0, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _fit(heat: NDArray[np.floating], height: int, width: int) -> NDArray[np.floating]:
+def _resize_heat(heat: NDArray[np.floating], height: int, width: int) -> NDArray[np.floating]:
     if heat.shape == (height, width):
         return heat
     resized = Image.fromarray(heat.astype(np.float32)).resize((width, height), Image.Resampling.BILINEAR)
@@ -90,14 +94,14 @@ def _fit(heat: NDArray[np.floating], height: int, width: int) -> NDArray[np.floa
 
 
 def draw_box(image: Image.Image, box: Box, colour: Colour, dashed: bool = False) -> None:
-    """A line on a wider dark one, visible on any photo. Corners are kept far enough inside not to be cut off."""
+    """Draw a box as a line on a wider dark one, visible on any photo. It is moved inside the photo if necessary."""
     line = line_width(image.size)
     dash = 4 * line if dashed else 0
     inset = (line + 2) / 2
     x0, x1 = sorted(min(max(float(x), inset), image.width - 1 - inset) for x in (box[0], box[2]))
     y0, y1 = sorted(min(max(float(y), inset), image.height - 1 - inset) for y in (box[1], box[3]))
     draw = ImageDraw.Draw(image, "RGBA")
-    corners = [(x0, y0), (x1, y0), (x1, y1), (x0, y1), (x0, y0), (x1, y0)]  # one side twice: closes the last corner
+    corners = [(x0, y0), (x1, y0), (x1, y1), (x0, y1), (x0, y0), (x1, y0)]  # the repeated side closes the last corner
     for width, paint in ((line + 2, (0, 0, 0, 110)), (line, colour)):
         if dash:
             for start, end in _dashes(corners[:5], dash):
@@ -107,7 +111,7 @@ def draw_box(image: Image.Image, box: Box, colour: Colour, dashed: bool = False)
 
 
 def _dashes(corners: Sequence[Point], dash: float) -> Iterator[tuple[Point, Point]]:
-    """Each side in an odd number of equal pieces, every second one drawn, so that all corners are."""
+    """Split each side into an odd number of equal pieces and yield every second one, so that all corners are drawn."""
     for (xa, ya), (xb, yb) in pairwise(corners):
         pieces = 2 * round((abs(xb - xa) + abs(yb - ya)) / (2 * dash)) + 1
         for i in range(0, pieces, 2):
@@ -123,8 +127,8 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)
 
 
-def _fitting(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float) -> str:
-    """The text, its middle left out where it is too long: its end may be the score."""
+def _shorten(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float) -> str:
+    """Cut the middle out of a text that is too wide; its end may be a score."""
     if font.getlength(text) <= width:
         return text
     for kept in range(len(text) - 1, 0, -1):

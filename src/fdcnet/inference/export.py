@@ -1,4 +1,4 @@
-"""A saved model for others: as ONNX, which runs without PyTorch, or as a bundle without anybody's photos."""
+"""Export a saved model as ONNX, which runs without PyTorch, or as a copy without stored photos."""
 
 import contextlib
 import importlib.util
@@ -32,17 +32,17 @@ from fdcnet.store.record import write_json
 from fdcnet.store.versions import LEARNED, versions
 
 OPSET = 18
-TOLERANCE = 1e-3  # of probabilities and masks, both in 0..1
-NUM_CHECKED = 8
+TOLERANCE = 1e-3  # largest difference of probabilities and masks, both in 0..1
+NUM_CHECKED = 8  # photos on which the exported model is compared with PyTorch
 
 
 class ExportDiffers(RuntimeError):
-    """The exported model does not say what the model says."""
+    """The outputs of the exported model differ from those of PyTorch."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """By how much the exported model differs from PyTorch, at most."""
+    """Largest differences between the exported model and PyTorch."""
 
     photos: str
     num_photos: int
@@ -50,10 +50,10 @@ class Check:
     maps: float
 
 
-class _Answers(nn.Module):
-    """From the bytes of squeezed photos to probabilities and masks, for all classes."""
+class _ExportedNetwork(nn.Module):
+    """Maps resized photos (uint8) to the probabilities and masks of all classes."""
 
-    pixel_mean: Tensor  # a plain `mean` would meet the name that the exporter gives to an average in the graph
+    pixel_mean: Tensor  # the exporter uses the name `mean` itself
     pixel_std: Tensor
 
     def __init__(self, state: State) -> None:
@@ -71,28 +71,28 @@ class _Answers(nn.Module):
 
 
 def export_onnx(model: Path, file: Path, photos: Path | None = None) -> Check:
-    """Write `file` once it has been found to agree with PyTorch on real photos: those given, or the model's memory."""
-    _need_packages()
+    """Write an ONNX file after comparing it with PyTorch on `photos`, or on photos in the model's memory."""
+    _check_packages()
     state = load_bundle(model)
-    answers = _Answers(state).eval().requires_grad_(False)
-    what, shown = _photos_to_check(state, photos)
+    network = _ExportedNetwork(state).eval().requires_grad_(False)
+    description, pixels = _photos_to_check(state, photos)
     if file.is_dir():
         raise UserError(f"{file} is a folder.", "Name a file, such as model.onnx.")
     with replacing(file) as new:
-        _write(answers, shown, Path(new.name), _metadata(state))
-        return _compare(answers, Path(new.name), shown, what)
+        _write(network, pixels, Path(new.name), _metadata(state))
+        return _compare(network, Path(new.name), pixels, description)
 
 
 def export_without_memory(model: Path, out: Path) -> None:
-    """The same model without exemplars, and without the paths of its maker's machine. It is its own first version."""
+    """Copy a model without its exemplars and without paths of this machine. The copy starts at version 1."""
     if out.exists():
-        raise UserError(f"{out} is there already.", "Name a folder that is free.")
+        raise UserError(f"{out} already exists.", "Name a new folder.")
     state = load_bundle(model, memory=False)
     state.memory = ExemplarMemory(state.memory.budget)
     state.config = _without_paths(state.config)
     save_bundle(state, out)
     [learned] = [version.learned for version in versions(model) if version.current]
-    if learned:  # says whether later lessons are light or full
+    if learned:  # later lessons train in the same way, light or full
         write_json(out / LEARNED, {**learned, "version": 1, "parent": None})
 
 
@@ -102,11 +102,11 @@ def _without_paths(config: Config) -> Config:
 
 
 def _metadata(state: State) -> dict[str, str]:
-    """What a program needs besides the graph. ONNX keeps texts only, so lists and groups are JSON."""
+    """What a program needs besides the graph. ONNX metadata are strings, so lists and mappings are JSON."""
     protocol, side = predict_protocol(state.config.protocols), state.config.data.crop
     preprocessing = {
         "input": "uint8, (batch, height, width, 3), RGB, upright",
-        "resize": f"the whole photo to {side} x {side}, bilinear, without keeping its aspect ratio",
+        "resize": f"the whole photo to {side} x {side}, bilinear, ignoring the aspect ratio",
         "size": [side, side],
         "normalisation": "inside the graph",
         "mean": list(state.network.lineage.mean),
@@ -128,11 +128,11 @@ def _metadata(state: State) -> dict[str, str]:
     }
 
 
-def _write(answers: _Answers, photos: Tensor, file: Path, metadata: dict[str, str]) -> None:
+def _write(network: _ExportedNetwork, photos: Tensor, file: Path, metadata: dict[str, str]) -> None:
     with _silenced():
         program = torch.onnx.export(
-            answers,
-            (photos[:2].repeat(2, 1, 1, 1)[:2],),  # a batch of one would be taken for a constant
+            network,
+            (photos[:2].repeat(2, 1, 1, 1)[:2],),  # the exporter would treat a batch size of one as a constant
             input_names=["photos"],
             output_names=["scores", "maps"],
             dynamic_shapes={"photos": {0: torch.export.Dim("batch", min=1, max=4096)}},
@@ -141,14 +141,14 @@ def _write(answers: _Answers, photos: Tensor, file: Path, metadata: dict[str, st
             verbose=False,
         )
         assert program is not None
-        _forget_origins(program.model)
+        _remove_source_locations(program.model)
         program.model.metadata_props.update(metadata)
         program.model.producer_name = "fdcnet"
         program.save(str(file), external_data=False)
 
 
-def _forget_origins(model: Any) -> None:
-    """The exporter notes for each node and value the lines it came from, with the paths of this machine."""
+def _remove_source_locations(model: Any) -> None:
+    """The exporter stores source lines, with paths of this machine, in each node and value."""
     for node in model.graph.all_nodes():
         node.metadata_props.clear()
         for value in node.outputs:
@@ -157,38 +157,38 @@ def _forget_origins(model: Any) -> None:
         value.metadata_props.clear()
 
 
-def _compare(answers: _Answers, file: Path, photos: Tensor, what: str) -> Check:
-    """All photos at once and one alone: the size of a batch must not matter."""
+def _compare(network: _ExportedNetwork, file: Path, photos: Tensor, description: str) -> Check:
+    """Compare on all photos at once and on one alone, because the batch size must not matter."""
     runtime: Any = importlib.import_module("onnxruntime")
     session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     worst = [0.0, 0.0]
     for batch in (photos, photos[:1]):
         with torch.inference_mode():
-            wanted = answers(batch)
-        found = session.run(["scores", "maps"], {"photos": batch.numpy()})
+            expected = network(batch)
+        outputs = session.run(["scores", "maps"], {"photos": batch.numpy()})
         for i in range(2):
-            worst[i] = max(worst[i], float(np.abs(found[i] - wanted[i].numpy()).max()))
+            worst[i] = max(worst[i], float(np.abs(outputs[i] - expected[i].numpy()).max()))
     if not max(worst) <= TOLERANCE:
         raise ExportDiffers(
-            f"The ONNX model differs from PyTorch by {worst[0]:.1e} (scores) and {worst[1]:.1e} (maps) on {what}.\n"
-            "Nothing was written. Please report it with the versions that 'fdcnet doctor' prints."
+            f"The ONNX model differs from PyTorch on {description}: scores by {worst[0]:.1e}, maps by {worst[1]:.1e}.\n"
+            "Nothing was written. Please report this with the output of 'fdcnet doctor'."
         )
-    return Check(what, len(photos), *worst)
+    return Check(description, len(photos), *worst)
 
 
 def _photos_to_check(state: State, folder: Path | None) -> tuple[str, Tensor]:
-    """-> what they are, (N, side, side, 3)"""
+    """-> description, pixels (N, side, side, 3)"""
     side, size = state.config.data.crop, state.config.data.size
     if folder is not None:
         squares = _decoded(listing(folder, deep=True).images if folder.is_dir() else [folder], side)
         if not squares:
-            raise UserError(f"There are no readable photos in {folder}.", "Name a folder of photos to check with.")
-        return f"{count(len(squares), 'photo')} of {folder}", torch.from_numpy(np.stack(squares))
+            raise UserError(f"There are no readable photos in {folder}.", "Name a folder with photos.")
+        return f"{count(len(squares), 'photo')} from {folder}", torch.from_numpy(np.stack(squares))
     if len(state.memory):
         pixels = state.memory.all_pixels()
         spread = torch.linspace(0, len(pixels) - 1, min(NUM_CHECKED, len(pixels))).long()
-        return f"{count(len(spread), 'photo')} of its memory", show(pixels[spread], WHOLE, side)
-    return "generated photos, for the model holds none", show(_generated(size), WHOLE, side)
+        return f"{count(len(spread), 'photo')} from its memory", show(pixels[spread], WHOLE, side)
+    return "generated photos, because the model stores none", show(_generated(size), WHOLE, side)
 
 
 def _decoded(files: Sequence[Path], side: int) -> list[np.ndarray]:
@@ -206,16 +206,16 @@ def _generated(side: int) -> Tensor:
     return torch.from_numpy(np.stack([np.asarray(picture.convert("RGB")) for picture in pictures]))
 
 
-def _need_packages() -> None:
+def _check_packages() -> None:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(name) is None:
             remedy = "Install it: pip install 'fdcnet[onnx]'"
-            raise UserError(f"ONNX needs the package {name}, which is not installed.", remedy)
+            raise UserError(f"ONNX export needs the package {name}, which is not installed.", remedy)
 
 
 @contextlib.contextmanager
 def _silenced() -> Iterator[None]:
-    """The exporter talks to standard output, warnings and logs about itself."""
+    """Hide what the exporter prints, logs and warns about."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""A saved model as a tool: photos in, predictions out."""
+"""Run a saved model on photos."""
 
 import os
 from collections import deque
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 BATCH = {"cpu": 8, "cuda": 32}
 Decoded = tuple[np.ndarray, tuple[int, int]]
 OnError = Callable[[str, str], None]
-"""on_error(name, reason): told of a photo that cannot be read, which is then left out."""
+"""on_error(name, reason) is called for each photo that cannot be read; the photo is skipped."""
 
 
 class Options(TypedDict, total=False):
-    """What may be asked of each photo."""
+    """Keyword arguments of `predict` and `predict_many`."""
 
     class_name: str | None
-    """Whose box and map: of this class; unless given, of the best one."""
+    """Class whose box and map are returned. Default: the class with the best score."""
     all_regions: bool
-    """Boxes of all regions above the threshold, not only of the largest."""
+    """Return the boxes of all regions above the threshold, not just the largest."""
     top_k: int
-    """How many of the best classes are listed; 5 unless given."""
+    """Number of best classes to list. Default: 5."""
     min_score: float
-    """Below it the answer is "none of these"; 0 unless given."""
+    """Scores below this give "none of these". Default: 0."""
     threshold: float | None
-    """Of the map, 0..1; unless given, the model's own."""
+    """Box threshold of the heat map, 0..1. Default: that of the model."""
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked of each photo."""
+class Request:
+    """Checked options, with all defaults filled in."""
 
-    label: int | None  # None: the best class
+    label: int | None  # None: the class with the best score
     all_regions: bool
     top_k: int
     min_score: float
@@ -61,11 +61,11 @@ class Question:
 
 
 class Localizer:
-    """Names and boxes what is on photos. Thread-safe: any number of threads may call `predict`."""
+    """Classifies and localizes objects in photos. Thread-safe."""
 
     def __init__(self, state: State, device: str = "auto") -> None:
         self.device = find_device(device)
-        # On a CPU MobileNetV1 is faster in the plain layout, the other backbones about as fast.
+        # On a CPU, channels-last slows MobileNetV1 down and brings the other backbones nothing.
         layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
         state.network.to(self.device, memory_format=layout).eval()  # type: ignore[call-overload]
         self.state = state
@@ -76,18 +76,18 @@ class Localizer:
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> "Localizer":
-        """A bundle, such as runs/NAME/model. The photos in its memory are not read."""
+        """Load a model that `fdcnet learn` made, or runs/NAME/model. The photos in its memory are not read."""
         return cls(load_bundle(Path(path), memory=False), device)
 
     @classmethod
     def learn(
         cls, path: str | Path, photos: str | Path | Dataset, *, device: str = "auto", **options: Any
     ) -> "Localizer":
-        """What `fdcnet learn` does: make this model, or add the photos' classes to it; `lesson` tells how it went.
+        """Run `fdcnet.learn` with these arguments and load the result. Its report is in `lesson`.
 
-        `options` are those of `fdcnet.learn`. A localizer that was loaded before goes on as it is.
+        Localizers that were loaded before keep their version of the model.
         """
-        from fdcnet.teaching.learn import learn  # it lies above this module
+        from fdcnet.teaching.learn import learn  # a higher layer, imported late
 
         lesson = learn(path, photos, device=device, **options)
         localizer = cls.load(path, device)
@@ -100,7 +100,7 @@ class Localizer:
 
     @property
     def tasks(self) -> list[int]:
-        """The task (from 1) in which each class was learned."""
+        """The task in which each class was learned, starting at 1."""
         return self.state.task_numbers
 
     @overload
@@ -110,17 +110,17 @@ class Localizer:
     def predict(self, x: Any, **options: Unpack[Options]) -> Prediction: ...
 
     def predict(self, x: Any, **options: Unpack[Options]) -> Prediction | list[Prediction]:
-        """A `Prediction` for a path, bytes of a file, PIL image, array or tensor; a list of them for several.
+        """Predict one photo, or a list or batch of photos.
 
-        An array is (height, width, 3), a tensor (3, height, width): bytes, or floats from 0 to 1. One axis more in
-        front, and it is a batch. `options`: class_name, all_regions, top_k, min_score, threshold (see `Options`).
+        A photo is a path, the bytes of a file, a PIL image, an array (height, width, 3) or a tensor (3, height, width)
+        of bytes or of floats from 0 to 1. An additional leading axis makes a batch. For the options see `Options`.
         """
-        question = self._question(**options)
+        request = self._check_options(**options)
         if is_batch(x):
-            return list(self._stream(x, question, None, None))
+            return list(self._stream(x, request, None, None))
         photo = as_photo(x)
         try:
-            return self._answer([(photo, photo.decode(self.side))], question)[0]
+            return self._predict_batch([(photo, photo.decode(self.side))], request)[0]
         except BadImage as error:
             raise _unreadable(photo, error) from error
 
@@ -132,29 +132,29 @@ class Localizer:
         on_error: OnError | None = None,
         **options: Unpack[Options],
     ) -> Iterator[Prediction]:
-        """As `predict`, for any number of photos in constant memory: threads decode while the network works.
+        """Yield predictions for any number of photos in constant memory. Threads decode while the network works.
 
-        A photo that cannot be read is an error, unless `on_error` is there to be told.
+        A photo that cannot be read raises an error unless `on_error` is given.
         """
-        question = self._question(**options)
-        return self._stream(sources, question, batch_size, on_error)
+        request = self._check_options(**options)
+        return self._stream(sources, request, batch_size, on_error)
 
-    def _question(
+    def _check_options(
         self,
         class_name: str | None = None,
         all_regions: bool = False,
         top_k: int = 5,
         min_score: float = 0.0,
         threshold: float | None = None,
-    ) -> Question:
+    ) -> Request:
         threshold = self.protocol.threshold if threshold is None else threshold
-        for what, share in (("threshold", threshold), ("minimum score", min_score)):
-            if not 0 <= share <= 1:
-                raise UserError(f"The {what} cannot be {share}.", "Choose a number from 0 to 1.")
+        for name, value in (("threshold", threshold), ("min_score", min_score)):
+            if not 0 <= value <= 1:
+                raise UserError(f"{name} must be from 0 to 1, not {value:g}.", "Choose a number in that range.")
         if top_k < 1:
-            raise UserError(f"The best {top_k} classes cannot be listed.", "Ask for one at least.")
+            raise UserError(f"top_k must be at least 1, not {top_k}.", "List one class or more.")
         label = None if class_name is None else self._label(class_name)
-        return Question(label, all_regions, min(top_k, len(self.classes)), min_score, threshold)
+        return Request(label, all_regions, min(top_k, len(self.classes)), min_score, threshold)
 
     def _label(self, class_name: str) -> int:
         if class_name in self.classes:
@@ -163,7 +163,7 @@ class Localizer:
         raise UserError(f"The model does not know the class '{class_name}'.", hint)
 
     def _stream(
-        self, sources: Iterable[Any], question: Question, batch_size: int | None, on_error: OnError | None
+        self, sources: Iterable[Any], request: Request, batch_size: int | None, on_error: OnError | None
     ) -> Iterator[Prediction]:
         batch_size = batch_size or BATCH[self.device.type]
         batch: list[tuple[Photo, Decoded]] = []
@@ -173,19 +173,19 @@ class Localizer:
             except BadImage as error:
                 if on_error is None:
                     raise _unreadable(photo, error) from error
-                on_error(_called(photo), str(error))
+                on_error(_display_name(photo), str(error))
             if len(batch) == batch_size:
-                yield from self._answer(batch, question)
+                yield from self._predict_batch(batch, request)
                 batch = []
         if batch:
-            yield from self._answer(batch, question)
+            yield from self._predict_batch(batch, request)
 
     def _decoded(self, sources: Iterable[Any], ahead: int) -> Iterator[tuple[Photo, Future[Decoded]]]:
-        """Photos in their order, at most `ahead` of them decoded before they are wanted."""
+        """Photos in order, with at most `ahead` of them decoded in advance."""
         pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="decode")
         try:
             pending: deque[tuple[Photo, Future[Decoded]]] = deque()
-            for source in prefetch(sources):  # a video decodes its frames as they are taken
+            for source in prefetch(sources):  # reading a video decodes its frames
                 photo = as_photo(source)
                 pending.append((photo, pool.submit(photo.decode, self.side)))
                 if len(pending) > ahead:
@@ -196,8 +196,8 @@ class Localizer:
             pool.shutdown(cancel_futures=True)
 
     @torch.inference_mode()
-    def _answer(self, batch: Sequence[tuple[Photo, Decoded]], question: Question) -> list[Prediction]:
-        """The map of one class only is computed, when the scores have said which."""
+    def _predict_batch(self, batch: Sequence[tuple[Photo, Decoded]], request: Request) -> list[Prediction]:
+        """Computes the scores first, and then the map of one class per photo."""
         lineage = self.state.network.lineage
         pixels = torch.from_numpy(np.stack([pixels for _, (pixels, _) in batch])).to(self.device)
         images = normalise(pixels, lineage.mean, lineage.std)  # (B, 3, side, side)
@@ -206,19 +206,17 @@ class Localizer:
         with autocast_for(self.device, self.state.config.train.precision):
             outputs = self.method.outputs(self.state, images, maps=False)
             probabilities = self.state.class_scores(outputs).softmax(dim=1)
-            best, order = (
-                part[:, : question.top_k] for part in probabilities.sort(dim=1, descending=True, stable=True)
-            )
-            labels = order[:, 0] if question.label is None else torch.full_like(order[:, 0], question.label)
+            best, order = (part[:, : request.top_k] for part in probabilities.sort(dim=1, descending=True, stable=True))
+            labels = order[:, 0] if request.label is None else torch.full_like(order[:, 0], request.label)
             masks = self.method.masks_of(self.state, outputs, labels)
         heats = geometry.normalise_map(masks.float(), self.protocol.normalization).cpu().numpy()  # (B, h, w)
         scores = probabilities.gather(1, labels[:, None])[:, 0].tolist()
         rows = zip(batch, labels.tolist(), scores, heats, best.tolist(), order.tolist(), strict=True)
-        return [self._prediction(question, *row) for row in rows]
+        return [self._prediction(request, *row) for row in rows]
 
     def _prediction(
         self,
-        question: Question,
+        request: Request,
         item: tuple[Photo, Decoded],
         label: int,
         score: float,
@@ -227,8 +225,8 @@ class Localizer:
         order: list[int],
     ) -> Prediction:
         photo, (_, image_size) = item
-        known = score >= question.min_score
-        found = find_boxes(heat, question.threshold, self.side, image_size, question.all_regions) if known else ()
+        known = score >= request.min_score
+        found = find_boxes(heat, request.threshold, self.side, image_size, request.all_regions) if known else ()
         return Prediction(
             name=photo.name,
             image_size=image_size,
@@ -237,7 +235,7 @@ class Localizer:
             task=self.tasks[label] if known else None,
             boxes_xyxy=found,
             top=tuple(ClassScore(self.classes[i], value, self.tasks[i]) for i, value in zip(order, best, strict=True)),
-            threshold=question.threshold,
+            threshold=request.threshold,
             heat=heat,
             side=self.side,
             photo=photo,
@@ -245,15 +243,15 @@ class Localizer:
 
 
 def predict_protocol(protocols: Sequence[Protocol]) -> Protocol:
-    """A box is wanted of one class: so the threshold that was set for class maps, where there is one."""
+    """Predictions show the map of one class, so prefer a protocol (and its threshold) for class maps."""
     return min(protocols, key=lambda protocol: (protocol.map != "class", not protocol.compensated))
 
 
-def _called(photo: Photo) -> str:
+def _display_name(photo: Photo) -> str:
     return str(photo.source) if isinstance(photo.source, Path) else photo.name
 
 
 def _unreadable(photo: Photo, error: BadImage) -> UserError:
     too_large = str(error).startswith(TOO_LARGE)
-    remedy = "Make it smaller first." if too_large else "Give a whole photo: jpg, png, webp, bmp, gif or tif."
-    return UserError(f"{_called(photo)} cannot be read: {error}.", remedy)
+    remedy = "Reduce its size." if too_large else "Use an intact jpg, png, webp, bmp, gif or tif file."
+    return UserError(f"{_display_name(photo)} cannot be read: {error}.", remedy)
