@@ -219,7 +219,9 @@ def test_the_best_of_several_true_boxes_counts():
     levels = np.zeros((1, 10, 10), dtype=np.uint8)
     levels[0, 0:4, 0:4] = 1
     true = geometry.as_boxes([(5, 5, 9, 9), (0, 0, 4, 8)])
-    assert locate(levels, [true], 1, 0, inclusive=False).iou.tolist() == [0.5]
+    found = locate(levels, [true], 1, 0, inclusive=False)
+    assert found.iou.tolist() == [0.5]
+    assert found.true_box.tolist() == [[0, 0, 4, 8]]
     assert locate(levels, [true], 1, 0, inclusive=True).iou.tolist() == pytest.approx([25 / 45])
 
 
@@ -229,6 +231,7 @@ def test_photos_without_boxes_count_for_classification_only():
     assert table.num_boxes.tolist() == [1, 0]
     assert np.isnan(table.iou[1])
     assert np.isnan(table.iou_any[1]).all()
+    assert table.true_box is not None and np.isnan(table.true_box[1]).all()
     assert table.box[1].tolist() == [8, 8, 28, 28], "a box is still found"
     assert metrics.gt_known(table) == 100
     assert metrics.top_k_classification(table, 1) == 100

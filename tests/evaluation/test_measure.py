@@ -59,6 +59,11 @@ def test_examples_are_spread_over_the_classes_of_each_task(small_config: Make) -
     assert pick_examples(records, state_of(small_config, 5, 2)) == [0, 4, 8, 10, 12]
 
 
+def test_every_class_has_examples_at_the_end(small_config: Make) -> None:
+    records = photos([name for name in CLASSES[:2] for _ in range(8)]).records
+    assert pick_examples(records, state_of(small_config, 2), every_class=True) == [0, 8, *range(1, 6), *range(9, 14)]
+
+
 def test_examples_stay_the_same_while_tasks_come(small_config: Make) -> None:
     names = ["bee", "ant", "bee", "dog", "cat", "cat", "fox", "eel", "gnu"]
     everything = photos(names)

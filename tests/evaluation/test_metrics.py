@@ -1,5 +1,7 @@
 """Six photos of three classes, every number worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -121,6 +123,48 @@ def test_by_task_groups_photos_not_predictions():
     assert old["top1_cls"] == pytest.approx(100 * (1 / 3 + 1) / 2)
     assert new == {"top1_loc": 0, "top5_loc": 100, "gt_known": 100, "top1_cls": 50, "top5_cls": 100}
     assert set(none.values()) == {None}, "a group without photos"
+
+
+def test_by_class():
+    # class 0: ranks 0, 4, 5 and boxes right in 3 of 3; class 1: box exactly 0.5; class 2: one photo without a box
+    found = m.by_class(TABLE, Protocol())
+    assert list(found) == [0, 1, 2]
+    assert [found[label]["top1_cls"] for label in found] == [pytest.approx(100 / 3), 100, 50]
+    assert [found[label]["gt_known"] for label in found] == [100, 0, 100]
+
+
+def test_confusions_come_by_frequency():
+    predicted = np.zeros((6, 5), dtype=np.int64)
+    predicted[:, 0] = [1, 1, 0, 1, 0, 2]  # 0 taken for 1 twice, 2 for 0 once
+    assert m.confusions(replace(TABLE, top5=predicted)) == [(0, 1, 2), (2, 0, 1)]
+    predicted[:, 0] = TABLE.label
+    assert m.confusions(replace(TABLE, top5=predicted)) == []
+
+
+@pytest.mark.parametrize(
+    ("box", "kind"),
+    [
+        ((10, 10, 14, 14), "too small"),  # inside
+        ((0, 0, 40, 40), "too large"),  # around
+        ((25, 25, 40, 40), "elsewhere"),
+        ((16, 10, 25, 20), "elsewhere"),  # shares 4 of 9 columns
+        ((15, 10, 24, 20), "too small"),  # shares 5 of 9 columns
+    ],
+)
+def test_kinds_of_wrong_boxes(box, kind):
+    assert m.box_error(box, (10, 10, 20, 20)) == kind
+
+
+def test_wrong_boxes_are_counted():
+    assert m.box_errors(TABLE) is None, "true boxes are unknown"
+    true = np.tile(np.array([10, 10, 20, 20], dtype=np.float32), (6, 1))
+    box = true.copy()
+    box[3] = [0, 0, 40, 40]  # the only photo at or below 0.5
+    found = m.box_errors(replace(TABLE, box=box, true_box=true))
+    assert found == {"too small": 0, "too large": 1, "elsewhere": 0}
+    assert m.box_errors(replace(TABLE, box=box, true_box=true), iou=0.75) == {
+        "too small": 0, "too large": 3, "elsewhere": 0
+    }  # fmt: skip
 
 
 def test_metrics_survive_saving(tmp_path):

@@ -1,6 +1,7 @@
 import csv
 import gzip
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,6 +37,16 @@ def test_round_trip_keeps_every_bit(tmp_path):
         before, after = getattr(table, name), getattr(again, name)
         assert after.dtype == before.dtype, name
         assert np.array_equal(after, before, equal_nan=before.dtype.kind == "f"), name
+
+
+def test_true_boxes_are_saved_and_a_table_of_an_earlier_version_has_none(tmp_path):
+    boxes = np.array([[0, 0, 9, 9], [np.nan] * 4, [1, 2, 3, 4.5]], dtype=np.float32)
+    replace(small_table(), true_box=boxes).save(tmp_path / "new.csv.gz")
+    again = Table.load(tmp_path / "new.csv.gz")
+    assert np.array_equal(again.true_box, boxes, equal_nan=True)
+    assert again.select(np.array([False, False, True])).true_box.tolist() == [[1, 2, 3, 4.5]]
+    small_table().save(tmp_path / "old.csv.gz")
+    assert Table.load(tmp_path / "old.csv.gz").true_box is None
 
 
 def test_the_file_is_a_plain_csv(tmp_path):

@@ -121,6 +121,7 @@ class Located(NamedTuple):
 
     box: NDArray[np.float32]  # (B, 4) at the protocol's threshold
     iou: NDArray[np.float32]  # (B,) of that box
+    true_box: NDArray[np.float32]  # (B, 4) the true box that it overlaps most; nan without one
     iou_largest: NDArray[np.float32]  # (B, T)
     iou_any: NDArray[np.float32]  # (B, T)
 
@@ -217,9 +218,11 @@ def locate(
     of_image = np.split(found.boxes, starts[num_thresholds::num_thresholds])
     overlaps = np.concatenate([_best_overlap(*pair, inclusive) for pair in zip(of_image, true_boxes, strict=True)])
     largest = geometry.largest_regions(found, num_masks).reshape(num_images, num_thresholds)
+    boxes = found.boxes[largest[:, fixed]]
     return Located(
-        box=found.boxes[largest[:, fixed]].astype(np.float32),
+        box=boxes.astype(np.float32),
         iou=overlaps[largest[:, fixed]],
+        true_box=np.stack([_closest(*pair, inclusive) for pair in zip(boxes, true_boxes, strict=True)]),
         iou_largest=overlaps[largest],
         iou_any=np.maximum.reduceat(overlaps, starts).reshape(num_images, num_thresholds),
     )
@@ -229,6 +232,12 @@ def _best_overlap(boxes: geometry.Boxes, true_boxes: geometry.Boxes, inclusive: 
     if not len(true_boxes):
         return np.full(len(boxes), np.nan, dtype=np.float32)
     return geometry.iou(boxes, true_boxes, inclusive).max(axis=1).astype(np.float32)
+
+
+def _closest(box: geometry.Boxes, true_boxes: geometry.Boxes, inclusive: bool) -> NDArray[np.float32]:
+    if not len(true_boxes):
+        return np.full(4, np.nan, dtype=np.float32)
+    return true_boxes[geometry.iou(box[None], true_boxes, inclusive)[0].argmax()].astype(np.float32)
 
 
 def rank(probabilities: Tensor, labels: Tensor) -> Ranked:

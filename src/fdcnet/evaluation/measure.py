@@ -21,6 +21,8 @@ from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.record import Example
 
 EXAMPLES_PER_TASK = 3
+EXAMPLES_AT_END = 240  # photos after the last task, shared by all classes
+MOST_PER_CLASS = 6
 
 
 def measure(
@@ -88,18 +90,25 @@ def targets_of(photos: PixelCache, classes: Sequence[str]) -> list[Target]:
     ]
 
 
-def pick_examples(records: Sequence[Record], state: State) -> list[int]:
-    """The same few photos after every task: the first of some classes of each task, spread over its classes."""
-    first_row: dict[str, int] = {}
+def pick_examples(records: Sequence[Record], state: State, every_class: bool = False) -> list[int]:
+    """Rows of the photos to keep: the same few of each task after every task, and photos of every class at the end."""
+    rows_of: dict[str, list[int]] = {}
     for row, record in enumerate(records):
-        first_row.setdefault(record.label, row)
-    rows, start = [], 0
+        rows_of.setdefault(record.label, []).append(row)
+    chosen, start = [], 0
     for size in state.task_sizes:
-        known = [name for name in state.classes[start : start + size] if name in first_row]
-        spread = sorted({round(i) for i in np.linspace(0, len(known) - 1, EXAMPLES_PER_TASK)}) if known else []
-        rows += [first_row[known[i]] for i in spread]
+        known = [name for name in state.classes[start : start + size] if name in rows_of]
+        chosen += [rows_of[name][0] for name in _spread(known, EXAMPLES_PER_TASK)]
         start += size
-    return rows
+    if every_class and rows_of:
+        shown = _spread([name for name in state.classes if name in rows_of], EXAMPLES_AT_END)
+        per_class = min(MOST_PER_CLASS, EXAMPLES_AT_END // len(shown))
+        chosen += [row for name in shown for row in rows_of[name][:per_class]]
+    return list(dict.fromkeys(chosen))
+
+
+def _spread(names: Sequence[str], most: int) -> list[str]:
+    return [names[i] for i in sorted({round(i) for i in np.linspace(0, len(names) - 1, most)})] if names else []
 
 
 def examples_of(

@@ -5,7 +5,7 @@ classification only.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from fdcnet.evaluation.table import Table
 
 Average = Literal["image", "class"]
 Scores = dict[str, float | None]
+BoxError = Literal["too small", "too large", "elsewhere"]
 
 METRICS = ("top1_loc", "top5_loc", "gt_known", "top1_cls", "top5_cls")
 
@@ -87,6 +88,44 @@ def by_task(table: Table, protocol: Protocol, task_of_label: Sequence[int]) -> l
     """
     groups = np.asarray(task_of_label)
     return [_basic(table.select(groups[table.label] == group), protocol) for group in np.unique(groups)]
+
+
+def by_class(table: Table, protocol: Protocol) -> dict[int, Scores]:
+    """`METRICS` for each class that has photos, by label."""
+    return {int(label): _basic(table.select(table.label == label), protocol) for label in np.unique(table.label)}
+
+
+def confusions(table: Table) -> list[tuple[int, int, int]]:
+    """(true label, predicted label, number of photos) of all wrong classes, the most frequent first."""
+    predicted = table.top5[:, 0]
+    wrong = predicted != table.label
+    pairs = np.stack([table.label[wrong], predicted[wrong]], axis=1)
+    found, counts = np.unique(pairs, axis=0, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return [(int(found[i, 0]), int(found[i, 1]), int(counts[i])) for i in order]
+
+
+def box_error(box: Sequence[float], true_box: Sequence[float]) -> BoxError:
+    """Why a box misses: it shares less than half of the smaller box, or it is too small, or too large."""
+    x0, y0 = max(box[0], true_box[0]), max(box[1], true_box[1])
+    x1, y1 = min(box[2], true_box[2]), min(box[3], true_box[3])
+    area, true_area = _area(box), _area(true_box)
+    if max(0.0, x1 - x0) * max(0.0, y1 - y0) < min(area, true_area) / 2:
+        return "elsewhere"
+    return "too small" if area < true_area else "too large"
+
+
+def box_errors(table: Table, iou: float = 0.5) -> dict[BoxError, int] | None:
+    """The number of photos with each kind of wrong box. None for a table without true boxes."""
+    if table.true_box is None or not (table.num_boxes > 0).any():
+        return None
+    wrong = (table.num_boxes > 0) & ~(table.iou > iou)
+    kinds = [box_error(box, true) for box, true in zip(table.box[wrong], table.true_box[wrong], strict=True)]
+    return {kind: kinds.count(kind) for kind in get_args(BoxError)}
+
+
+def _area(box: Sequence[float]) -> float:
+    return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
 
 
 def _basic(table: Table, protocol: Protocol) -> Scores:

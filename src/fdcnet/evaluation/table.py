@@ -20,6 +20,7 @@ Ints = NDArray[np.int64]
 
 TOP = ("top1", "top2", "top3", "top4", "top5")
 BOX = ("x0", "y0", "x1", "y1")
+TRUE_BOX = tuple(f"true_{name}" for name in BOX)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,7 @@ class Table:
     thresholds: tuple[float, ...]  # ascending
     iou_largest: Floats  # (N, T) the largest region at each threshold
     iou_any: Floats  # (N, T) the best region at each threshold
+    true_box: Floats | None = None  # (N, 4) the true box that `box` overlaps most; None in tables of earlier versions
     maps: dict[int, NDArray[np.float16]] = field(default_factory=dict)  # row -> normalised map; not saved
 
     def __len__(self) -> int:
@@ -45,7 +47,7 @@ class Table:
 
     def select(self, rows: NDArray[np.bool_]) -> "Table":
         """The table of the rows where `rows` (N,) is true, without maps."""
-        columns = {name: getattr(self, name)[rows] for name in _ARRAYS}
+        columns = {name: array[rows] for name in _ARRAYS if (array := getattr(self, name)) is not None}
         path = tuple(path for path, wanted in zip(self.path, rows, strict=True) if wanted)
         return Table(path=path, thresholds=self.thresholds, **columns)
 
@@ -78,6 +80,7 @@ class Table:
                 thresholds=tuple(map(float, names)),
                 iou_largest=_floats(values, [f"iou@{name}" for name in names]),
                 iou_any=_floats(values, [f"any@{name}" for name in names]),
+                true_box=_floats(values, TRUE_BOX) if TRUE_BOX[0] in values else None,
             )
         except (OSError, EOFError, zlib.error, KeyError, ValueError, IndexError) as error:
             raise UserError(
@@ -85,7 +88,7 @@ class Table:
             ) from error
 
 
-_ARRAYS = ("label", "rank", "top5", "p_true", "p_top1", "box", "iou", "num_boxes", "iou_largest", "iou_any")
+_ARRAYS = ("label", "rank", "top5", "p_true", "p_top1", "box", "iou", "num_boxes", "iou_largest", "iou_any", "true_box")
 
 
 def _columns(table: Table) -> dict[str, Iterable[Any]]:
@@ -94,6 +97,8 @@ def _columns(table: Table) -> dict[str, Iterable[Any]]:
     columns |= {"p_true": _text(table.p_true), "p_top1": _text(table.p_top1)}
     columns |= zip(BOX, map(_text, table.box.T), strict=True)
     columns |= {"iou": _text(table.iou), "num_boxes": table.num_boxes}
+    if table.true_box is not None:
+        columns |= zip(TRUE_BOX, map(_text, table.true_box.T), strict=True)
     for prefix, sweep in (("iou", table.iou_largest), ("any", table.iou_any)):
         columns |= {f"{prefix}@{t!r}": _text(sweep[:, i]) for i, t in enumerate(table.thresholds)}
     return columns

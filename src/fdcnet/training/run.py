@@ -149,7 +149,7 @@ class Learner:
     def _measure(self, state: State, task: Task) -> None:
         assert self.test_photos is not None, "opened before the first task"
         photos = self.test_photos.of_classes(state.classes)
-        rows = pick_examples(photos.records, state)
+        rows = pick_examples(photos.records, state, every_class=task is self.stream[-1])
         tables = measure(state, self.method, self.runtime, photos, self.config.protocols, keep=rows)
         shown = next((i for i, protocol in enumerate(self.config.protocols) if protocol.map == "class"), 0)
         examples = examples_of(state, photos, tables[shown], self.config.protocols[shown], rows)
