@@ -52,7 +52,7 @@ def test_all_files_are_written(written: Path) -> None:
     names = {path.name for path in written.iterdir()}
     assert names == {
         "compare.html", "compare.md", "compare.csv", "photos.png", "top1_loc.svg", "gt_known.svg",
-        "forgetting-top1_loc.svg", "forgetting-gt_known.svg",
+        "forgetting-top1_loc.svg", "forgetting-gt_known.svg", "top1_cls.svg", "forgetting-top1_cls.svg",
     }  # fmt: skip
     rows = list(csv.DictReader((written / "compare.csv").open()))
     assert {row["Run"] for row in rows} == {"fdcnet", "finetune"}

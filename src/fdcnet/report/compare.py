@@ -10,6 +10,7 @@ from fdcnet.report import sections
 from fdcnet.report.charts import standalone
 from fdcnet.report.comparable import merge_seeds, refuse_incomparable, with_map
 from fdcnet.report.curves import accuracy_curve, forgetting_curve
+from fdcnet.report.diagnosis import problems
 from fdcnet.report.page import document
 from fdcnet.report.photos import gallery, gallery_picture
 from fdcnet.report.runs import Run, distinct, key_metrics, opened
@@ -66,6 +67,7 @@ def _page(runs: Sequence[Run], title: str | None) -> str:
         "Comparison",
         f"{runs[0].data_name}, {classes(num_classes)} in {count(num_tasks, 'task')}, {backbones}: "
         "the same photos in the same order for all.",
+        problems(runs),
         [
             ("result", "Result", sections.comparison(runs)),
             ("tasks", "Task by task", sections.accuracy(runs)),

@@ -1,4 +1,4 @@
-"""The curves of a report: accuracy, forgetting and losses."""
+"""The curves of a report: accuracy, forgetting, losses and thresholds."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,8 @@ from itertools import groupby
 from markupsafe import Markup
 
 from fdcnet.evaluation.incremental import drops, forgetting
-from fdcnet.report.charts import Series, line_chart
+from fdcnet.evaluation.metrics import threshold_curve
+from fdcnet.report.charts import Mark, Series, line_chart
 from fdcnet.report.runs import Run
 from fdcnet.report.tables import METRICS, group_matrix, measured
 from fdcnet.report.text import LOSSES, spread
@@ -56,6 +57,33 @@ def loss_curve(runs: Sequence[Run], name: str, slots: Slots) -> Markup:
         width=300,
         height=190,
     )
+
+
+def box_threshold_curve(runs: Sequence[Run]) -> Markup:
+    """GT-known at each threshold after the last task, with the thresholds that were used."""
+    shown = [(run, points) for run in runs if (points := threshold_points(run))]
+    series = [Series(run.label, points, run.style) for run, points in shown]
+    used = dict.fromkeys(run.protocol.get("threshold") for run, _ in shown)
+    marks = [Mark(value, f"used: {value:g}") for value in used if isinstance(value, (int, float))]
+    return line_chart(
+        series,
+        "GT-known at each threshold",
+        x_label="threshold of the heat map",
+        x_ticks=[(i / 5, f"{i / 5:g}") for i in range(6)],
+        x_range=(0, 1),
+        y_range=(0, 100),
+        marks=marks,
+        markers=False,
+        height=300,
+    )
+
+
+def threshold_points(run: Run) -> list[tuple[float, float]]:
+    """(threshold, GT-known); empty without true boxes."""
+    if run.table is None:
+        return []
+    iou, average = run.protocol.get("iou", 0.5), run.protocol.get("average", "class")
+    return list(zip(run.table.thresholds, threshold_curve(run.table, iou=iou, average=average), strict=False))
 
 
 def phase_slots(runs: Sequence[Run]) -> Slots:

@@ -1,5 +1,7 @@
 """The report: one self-contained HTML page about one run, or about several side by side."""
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,16 +9,18 @@ from markupsafe import Markup
 
 from fdcnet.errors import UserError, count
 from fdcnet.files import write_bytes
-from fdcnet.report import sections
+from fdcnet.report import diagnosis, sections
 from fdcnet.report.photos import photos
 from fdcnet.report.rendering import render as render_template
 from fdcnet.report.rendering import source
-from fdcnet.report.runs import Run, key_metrics, load
+from fdcnet.report.runs import Run, load
 from fdcnet.report.tables import old_and_new
 from fdcnet.report.text import classes, listing, percent
 
-# Nothing may be loaded and no script may run, whatever a class name contains.
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+SCRIPT = source("page.js")
+SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+# Nothing may be loaded and no other script may run, whatever a class name contains.
+POLICY = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{SCRIPT_HASH}'"
 
 
 def write_report(runs: Sequence[Path], target: Path, title: str | None = None) -> Path:
@@ -38,10 +42,13 @@ def render(runs: Sequence[Run], title: str | None = None) -> str:
         title or learned,
         learned if title else "Run report",
         _lead(runs),
+        diagnosis.problems(runs),
         [
             ("result", "Result", sections.result(runs)),
             ("tasks", "Task by task", sections.tasks(runs)),
             ("photos", "Photos", photos(runs)),
+            ("classes", "Classes", diagnosis.classes(runs)),
+            ("boxes", "Boxes", diagnosis.boxes(runs)),
             ("losses", "Training", sections.losses(runs)),
             ("numbers", "All numbers", sections.numbers(runs)),
             ("making", "How it was made", sections.making(runs)),
@@ -49,12 +56,18 @@ def render(runs: Sequence[Run], title: str | None = None) -> str:
     )
 
 
-def document(title: str, eyebrow: str, lead: str, parts: Sequence[tuple[str, str, Markup]]) -> str:
+def document(title: str, eyebrow: str, lead: str, banner: Markup, parts: Sequence[tuple[str, str, Markup]]) -> str:
     """A whole page of sections (anchor, name, content). Empty sections are left out."""
-    shown = [part for part in parts if part[2]]
-    style = Markup(source("page.css"))
     page = render_template(
-        "page.html", title=title, eyebrow=eyebrow, lead=lead, sections=shown, style=style, policy=POLICY
+        "page.html",
+        title=title,
+        eyebrow=eyebrow,
+        lead=lead,
+        banner=banner,
+        sections=[part for part in parts if part[2]],
+        style=Markup(source("page.css")),
+        script=Markup(SCRIPT),
+        policy=POLICY,
     )
     return f"{page}\n"
 
@@ -68,18 +81,24 @@ def _lead(runs: Sequence[Run]) -> str:
 
 
 def _outcome(runs: Sequence[Run]) -> str:
-    metric = "top1_loc" if "top1_loc" in key_metrics(runs) else "top1_cls"
-    verb, things = ("names and finds", "objects") if metric == "top1_loc" else ("recognizes", "photos")
-    known = [(run.label, *old_and_new(run.main, metric)) for run in runs]
-    old = [(label, percent(value)) for label, value, _ in known if value is not None]
-    complete = all(len(run.measured_tasks) == run.num_tasks for run in runs)
-    when = "After the last task" if complete else "So far"
+    when = "After the last task" if all(run.is_complete for run in runs) else "So far"
+    said = [(run.label, *map(_abilities, zip(*_old_and_new(run), strict=True))) for run in runs]
+    old = [(label, ability) for label, ability, _ in said if ability]
     if old and len(runs) > 1:
-        (first, share), *others = old
-        parts = [f"{first} still {verb} {share} of the {things} of old classes"]
-        return f"{when}, {listing(parts + [f'{label} {share}' for label, share in others])}."
+        return f"{when}, for old classes: {'; '.join(f'{label} {ability}' for label, ability in old)}."
     if old:
-        new = percent(known[0][2])
-        return f"{when}, it {verb} {old[0][1]} of the {things} of old classes and {new} of the new ones."
-    parts = [f"{label} {verb} {percent(value)} of the {things}" for label, _, value in known if value is not None]
-    return f"{listing(parts)}." if parts else ""
+        return f"{when}, it {old[0][1]} of old classes, and {said[0][2]} of new classes."
+    new = [f"{label if len(runs) > 1 else 'It'} {ability}" for label, _, ability in said if ability]
+    return f"{'; '.join(new)}." if new else ""
+
+
+def _old_and_new(run: Run) -> list[tuple[float | None, float | None]]:
+    return [old_and_new(run.main, metric) for metric in ("top1_cls", "gt_known")]
+
+
+def _abilities(accuracies: Sequence[float | None]) -> str:
+    """recognizes 75.0 % of the photos and finds 88.0 % of the objects"""
+    verbs = (("recognizes", "photos"), ("finds", "objects"))
+    pairs = zip(verbs, accuracies, strict=True)
+    known = [f"{verb} {percent(value)} of the {things}" for (verb, things), value in pairs if value is not None]
+    return listing(known or [""])

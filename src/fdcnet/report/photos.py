@@ -1,4 +1,4 @@
-"""The sections with photos: the same photos after each task, and after the last task for each run of a comparison."""
+"""Photos with heat maps and boxes: after each task, for each run of a comparison, and of every class."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,11 @@ from fdcnet.report.runs import Run
 from fdcnet.report.text import percent, readable, spread
 
 TILE = 208  # side of a photo on the page, in pixels
+SMALL_TILE = 144
 MAX_TASKS = 8  # per photo: more would not fit a screen
 MAX_PHOTOS = 3  # per task
 MAX_TILES = 120  # keeps the section below about 3 MB
+MAX_SMALL_TILES = 480  # keeps photos of every class below about 4 MB
 MAX_COLUMNS = 8  # photos side by side in a comparison
 GAP, HEAD, SIDE = 8, 34, 150  # of photos.png: between photos, above them for the class, next to them for the run
 INK, WRONG = (29, 31, 36), (179, 38, 30)
@@ -26,12 +28,12 @@ Example = Mapping[str, Any]
 
 def photos(runs: Sequence[Run]) -> Markup:
     """The same test photos after each task, for each run."""
-    last = max((t for run in runs for t in run.examples), default=0)
-    tasks = spread(range(1, last + 1), MAX_TASKS)
+    tasks = spread(sorted({task for run in runs for task in run.examples}), MAX_TASKS)
     tiles = len(runs) * len(tasks) * (len(tasks) + 1) / 2
     per_task = max(1, min(MAX_PHOTOS, int(MAX_TILES / max(tiles, 1))))
     groups = {
-        task: [_strips(runs, image, task, tasks) for image in _photos_of(runs, task)[:per_task]] for task in tasks
+        task: [_strips(runs, image, task, tasks) for image in _photos_of(runs, task)[:per_task]]
+        for task in spread(range(1, max(tasks, default=0) + 1), MAX_TASKS)
     }
     groups = {task: strips for task, strips in groups.items() if strips}
     return render("sections/photos.html", groups=groups, num_tasks=len(tasks)) if groups else Markup("")
@@ -81,9 +83,20 @@ def gallery_picture(runs: Sequence[Run]) -> bytes | None:
     return buffer.getvalue()
 
 
-def tile(run: Run, example: Example | None, task: int | None = None) -> dict[str, Any] | None:
+def photos_by_class(run: Run, num_runs: int = 1) -> dict[str, list[dict[str, Any]]]:
+    """Small photos of every class after the last task, by class name."""
+    found: dict[str, list[Example]] = {name: [] for name in run.classes}
+    for example in run.last_examples:
+        found.setdefault(str(example.get("label")), []).append(example)
+    found = {name: examples for name, examples in found.items() if examples}
+    per_class = max(1, MAX_SMALL_TILES // max(1, num_runs * len(found)))
+    tiles = {name: [tile(run, e, side=SMALL_TILE) for e in examples[:per_class]] for name, examples in found.items()}
+    return {readable(name): shown for name, own in tiles.items() if (shown := [item for item in own if item])}
+
+
+def tile(run: Run, example: Example | None, task: int | None = None, side: int = TILE) -> dict[str, Any] | None:
     """A photo with its caption for the template `parts.html`; None if the photo cannot be shown."""
-    picture = paint(run, example) if example else None
+    picture = paint(run, example, side) if example else None
     if example is None or picture is None:
         return None
     label, predicted = readable(example.get("label", "")), readable(example.get("predicted", ""))
@@ -93,18 +106,19 @@ def tile(run: Run, example: Example | None, task: int | None = None) -> dict[str
     when = f"after task {task}" if task else ""
     return {
         "source": data_uri(picture),
-        "side": TILE,
+        "side": side,
         "alt": f"{' '.join([label, when]).strip()} ({run.label}): predicted {predicted}{confidence}. {overlap}".strip(),
         "when": when,
+        "label": label,
         "predicted": predicted,
         "score": confidence,
         "overlap": overlap,
         "class_right": label == predicted,
-        "box_right": iou is not None and iou > (run.main.get("protocol") or {}).get("iou", 0.5),
+        "box_right": iou is not None and iou > run.protocol.get("iou", 0.5),
     }
 
 
-def paint(run: Run, example: Example) -> Image.Image | None:
+def paint(run: Run, example: Example, side: int = TILE) -> Image.Image | None:
     """The photo with map and boxes; None if a file is missing, damaged, or outside the run folder."""
     root = run.folder.resolve()
     paths = [(root / str(example.get(key))).resolve() for key in ("image", "map")]
@@ -112,9 +126,9 @@ def paint(run: Run, example: Example) -> Image.Image | None:
         return None
     try:
         with Image.open(paths[0]) as photo, Image.open(paths[1]) as heat:
-            scale = (TILE / photo.width, TILE / photo.height) * 2
-            pixels = np.asarray(photo.convert("RGB").resize((TILE, TILE), Image.Resampling.LANCZOS))
-            values = np.asarray(heat.convert("L").resize((TILE, TILE), Image.Resampling.BILINEAR)) / 255
+            scale = (side / photo.width, side / photo.height) * 2
+            pixels = np.asarray(photo.convert("RGB").resize((side, side), Image.Resampling.LANCZOS))
+            values = np.asarray(heat.convert("L").resize((side, side), Image.Resampling.BILINEAR)) / 255
     except (OSError, ValueError):
         return None
     true_boxes = [_scaled(box, scale) for box in example.get("true_boxes") or []]

@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from fdcnet.errors import UserError
+from fdcnet.evaluation.table import Table
 from fdcnet.report.charts import swatch
 from fdcnet.report.tables import group_sizes, measured
 from fdcnet.store.record import SCHEMA, RunRecord, read_mapping
@@ -47,13 +49,34 @@ class Run:
     def swatch(self) -> Markup:
         return swatch(self.style)
 
+    @cached_property
+    def table(self) -> Table | None:
+        """The predictions after the last evaluated task; None if their file is missing or damaged."""
+        try:
+            return Table.load(self.folder / "predictions" / f"task-{len(self.measured_tasks)}.csv.gz")
+        except UserError:
+            return None
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        return self.main.get("protocol") or {}
+
+    @property
+    def classes(self) -> list[str]:
+        return self.facts.get("class_order") or []
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all tasks were evaluated, or all classes once after the last task."""
+        return "learned_in" in self.main or len(self.measured_tasks) == self.num_tasks
+
     @property
     def num_tasks(self) -> int:
         return max(len(self.facts.get("tasks") or []), len(self.measured_tasks))
 
     @property
     def num_classes(self) -> int:
-        return max(len(self.facts.get("class_order") or []), sum(group_sizes(self.main)))
+        return max(len(self.classes), sum(group_sizes(self.main)))
 
     @property
     def backbone(self) -> str | None:
@@ -92,8 +115,8 @@ def _results_alone(path: Path) -> Path:
 def _from_folder(folder: Path) -> Run:
     record = RunRecord.open(folder)
     facts = record.run()
-    method = str((facts.get("config") or {}).get("method") or "run")
-    return Run(method, 0, folder, facts, record.metrics(), record.results(), record.examples())
+    label = str(facts.get("model") or (facts.get("config") or {}).get("method") or "run")
+    return Run(label, 0, folder, facts, record.metrics(), record.results(), record.examples())
 
 
 def _from_file(file: Path) -> Run:
@@ -120,8 +143,8 @@ def finished(results: dict[str, Any]) -> bool:
     return bool((results.get("protocol") or {}).get("compensated", True))
 
 
-def key_metrics(runs: Sequence[Run]) -> tuple[str, str]:
+def key_metrics(runs: Sequence[Run]) -> tuple[str, ...]:
     """The metrics of the headline. Without boxes in the test set, only classes can be evaluated."""
     tasks = [task for run in runs for task in run.measured_tasks]
     found = not tasks or any(measured(task, "gt_known") is not None for task in tasks)
-    return ("gt_known", "top1_loc") if found else ("top1_cls", "top5_cls")
+    return ("top1_cls", "gt_known", "top1_loc") if found else ("top1_cls", "top5_cls")
