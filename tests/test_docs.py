@@ -1,28 +1,37 @@
-"""README and guides against the program: commands parse, links and settings exist, the toy method learns."""
+"""README and guides against the program: links and settings exist, commands and code run, the toy method learns."""
 
 import dataclasses
 import importlib
+import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
 import typer.main
+from PIL import Image
 
 import fdcnet
 from fdcnet import config as settings
-from fdcnet.cli import app
+from fdcnet.cli import app, main
 from fdcnet.config import Config, Protocol
 from fdcnet.data.records import Dataset
+from fdcnet.data.synthetic import make_synthetic
 from fdcnet.methods import METHODS, all_methods
 from fdcnet.models.backbones import BACKBONES
 from fdcnet.store.bundle import load_bundle
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*GUIDES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "results").glob("*.md"))]
 GROUPS = [field.name for field in dataclasses.fields(Config) if field.name not in ("method", "seed", "device")]
 USAGE_ERROR = typer.BadParameter.__mro__[1]  # typer brings its own copy of click
 on_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -113,9 +122,9 @@ def test_a_wrong_command_is_noticed(wrong: str) -> None:
 
 @on_each_page
 def test_other_shell_words_exist(page: Path) -> None:
-    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
     for words in shell_lines(page):
-        assert words[0] in ("fdcnet", "make", ".venv/bin/pytest"), words
+        assert words[0] in ("fdcnet", "make", "pip", ".venv/bin/pytest"), words
         if words[0] == "make":
             assert set(words[1:]) <= set(targets)
         for word in words[1:]:
@@ -153,24 +162,26 @@ def test_every_setting_is_on_its_page_with_its_default() -> None:
     assert all(meaning.strip() for *_, meaning in rows)
 
 
-def test_the_tables_of_the_readme_are_complete() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name in (*METHODS, *BACKBONES, *importlib.import_module("fdcnet.data.sources").FORMATS):
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("methods.md", METHODS),
+        ("backbones.md", BACKBONES),
+        ("experiments.md", importlib.import_module("fdcnet.data.sources").FORMATS),
+    ],
+)
+def test_a_table_is_complete(page: str, names: typing.Iterable[str]) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for name in names:
         assert re.search(rf"^\|.*`{name}`", text, re.M), name
+
+
+def test_the_table_of_commands_is_complete() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     group: Any = typer.main.get_command(app)
     for name, command in group.commands.items():
         for verb in [f"{name} {inner}" for inner in getattr(command, "commands", {})] or [name]:
             assert f"| `fdcnet {verb}` |" in text, verb
-
-
-def test_the_python_of_the_readme_uses_what_the_package_offers() -> None:
-    [code] = blocks(ROOT / "README.md", "python")
-    compile(code, "README.md", "exec")
-    names = set(re.findall(r"\bfdcnet\.(\w+)", code))
-    assert names == {"read_dataset", "load_config", "train", "evaluate", "Localizer"}
-    assert names <= set(fdcnet.__all__)
-    flags = dict.fromkeys(re.findall(r"\b(\w+__\w+)=", code), 1)
-    settings.load(None, re.findall(r'"(\w+\.[\w.]+=\w+)"', code), **flags)
 
 
 def test_messages_of_the_troubleshooting_page_are_those_of_the_program() -> None:
@@ -182,6 +193,92 @@ def test_messages_of_the_troubleshooting_page_are_those_of_the_program() -> None
     for message in messages:
         pieces = [piece.strip(" ':,()") for piece in message.removeprefix("Failed: ").split("...")]
         assert all(piece in source for piece in pieces), message
+
+
+CLASSES = {"first-photos/": slice(0, 2), "new-photos/": slice(2, 4), "ten/": slice(4, 6), "five/": slice(6, 8)}
+RUN_ELSEWHERE = {"demo": "tests/e2e/test_demo.py", "serve": "tests/e2e/test_serve_command.py"}
+
+
+def make_folder(name: str, photos: Dataset, further: Dataset) -> None:
+    """A folder of photos as a guide names it: some classes, further photos of a class, or a set with a test part."""
+    root = photos.train[0].path.parents[2]
+    if name == "more-photos/":
+        shutil.copytree(further.train[0].path.parent, Path(name) / photos.classes[0])
+    elif name in CLASSES:
+        for label in photos.classes[CLASSES[name]]:
+            shutil.copytree(root / "train" / label, Path(name) / label)
+    else:
+        for label in photos.classes[:4]:
+            for part in ("train", "test"):
+                shutil.copytree(root / part / label, Path(name) / part / label)
+
+
+def make_files(photo: Path) -> None:
+    """Single files that the guides name."""
+    Path("archive/2020").mkdir(parents=True)
+    with Image.open(photo) as image:
+        for name in ("photo.jpg", "archive/2020/a.jpg"):
+            image.save(name)
+        frame = av.VideoFrame.from_image(image)
+    with av.open("clip.mp4", "w") as clip:
+        stream = clip.add_stream("mpeg4", rate=5)
+        stream.width, stream.height, stream.pix_fmt = frame.width, frame.height, "yuv420p"
+        clip.mux([*stream.encode(frame), *stream.encode()])
+    Path("list.csv").write_text("path,label\nphoto.jpg,disc\n")
+    Path("mine.yaml").write_text("method: baseline\n")
+
+
+def shrink(words: list[str], settings: typing.Sequence[str]) -> list[str]:
+    """The same command as a run of seconds: the tiny backbone, few classes, few epochs."""
+    verb, arguments = words[0], words[1:]
+    tiny = ["--backbone", "tiny", "--weights", "none"]
+    if verb == "learn":
+        new = [] if Path(arguments[0]).exists() else [*tiny, "--set", "data.size=40", "--set", "data.crop=32"]
+        return [*words, *new, "--epochs", "1"]
+    if verb != "train":
+        return words
+    small = dict(setting.split("=") for setting in (*settings, "data.format=folders"))
+    for place, word in enumerate(arguments):
+        if word in ("--base", "--step"):
+            arguments[place + 1] = "2"
+        key, _, value = word.partition("=")
+        if key == "data.classes":
+            arguments[place] = f"{key}=2"
+        elif key in small and value != "0":
+            arguments[place] = f"{key}={small[key]}"
+        elif arguments[place - 1] == "--set":
+            small.pop(key, None)
+    return [verb, *arguments, *tiny, *(word for key in small for word in ("--set", f"{key}={small[key]}"))]
+
+
+@pytest.mark.parametrize("page", [page for page in GUIDES if shell_lines(page)], ids=lambda page: page.name)
+def test_commands_and_code_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taught: Path, shrunk: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("FDCNET_CACHE", str(tmp_path / "cache"))
+    photos = make_synthetic(tmp_path / "photos", num_classes=8, train_per_class=6, test_per_class=2, size=40)
+    further = make_synthetic(tmp_path / "further", num_classes=1, train_per_class=6, size=40, seed=1)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    commands = [words[1:] for words in shell_lines(page) if words[0] == "fdcnet"]
+    if page.name == "predict.md":
+        shutil.copytree(taught / "run", "runs/birds")
+    make_files(photos.train[0].path)
+    for words in commands:
+        for before, word in zip(words, words[1:], strict=False):
+            if re.match(r"data/|[\w-]+/$", word) and not before.startswith("--") and not Path(word).exists():
+                make_folder(word, photos, further)
+    for words in commands:
+        if words[0] in RUN_ELSEWHERE:
+            assert (ROOT / RUN_ELSEWHERE[words[0]]).exists()
+            continue
+        monkeypatch.setattr(sys, "argv", ["fdcnet", *shrink(words, shrunk)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert not left.value.code, words
+    for code in blocks(page, "python"):
+        code = re.sub(r"overrides=\[.*?\]", f"overrides={list(shrunk)}", code, flags=re.S)
+        exec(re.sub(r"(_classes=)\d+", r"\g<1>2", code), {})
 
 
 @on_each_page
