@@ -10,6 +10,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "results/*.md", "results/*.csv", "results/figures/*")
 
+SOURCE_LINK = re.compile(r"\[([^\]]*)\]\((?:\.\./)?(?:src|examples|benchmarks)/[^)]*\)")  # not part of the site
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(path for pattern in OUTSIDE for path in ROOT.glob(pattern)):
@@ -19,6 +21,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Links are written for readers of the repository, where docs/ is a folder. In the site it is the root."""
+    markdown = SOURCE_LINK.sub(r"\1", markdown)
     if Path(page.file.abs_src_path or "").is_relative_to(ROOT / "docs"):
         return markdown.replace("](../", "](")
     return re.sub(r"\]\(((?:\.\./)?)docs/", r"](\1", markdown)

@@ -233,7 +233,8 @@ def shrink(words: list[str], settings: typing.Sequence[str]) -> list[str]:
     verb, arguments = words[0], words[1:]
     tiny = ["--backbone", "tiny", "--weights", "none"]
     if verb == "learn":
-        new = [] if Path(arguments[0]).exists() else [*tiny, "--set", "data.size=40", "--set", "data.crop=32"]
+        network = ("data.size=40", "data.crop=32", "model.head_width=16")
+        new = [] if Path(arguments[0]).exists() else [*tiny, *(word for key in network for word in ("--set", key))]
         return [*words, *new, "--epochs", "1"]
     if verb != "train":
         return words
@@ -251,28 +252,35 @@ def shrink(words: list[str], settings: typing.Sequence[str]) -> list[str]:
     return [verb, *arguments, *tiny, *(word for key in small for word in ("--set", f"{key}={small[key]}"))]
 
 
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("guides") / "photos"
+    return make_synthetic(folder, num_classes=8, train_per_class=6, test_per_class=2, size=40)
+
+
 @pytest.mark.parametrize("page", [page for page in GUIDES if shell_lines(page)], ids=lambda page: page.name)
 def test_commands_and_code_run(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taught: Path, shrunk: tuple[str, ...]
+    page: Path, photos: Dataset, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shrunk = request.getfixturevalue("shrunk")
     monkeypatch.setenv("FDCNET_CACHE", str(tmp_path / "cache"))
-    photos = make_synthetic(tmp_path / "photos", num_classes=8, train_per_class=6, test_per_class=2, size=40)
     further = make_synthetic(tmp_path / "further", num_classes=1, train_per_class=6, size=40, seed=1)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     commands = [words[1:] for words in shell_lines(page) if words[0] == "fdcnet"]
     if page.name == "predict.md":
-        shutil.copytree(taught / "run", "runs/birds")
+        shutil.copytree(request.getfixturevalue("taught") / "run", "runs/birds")
     make_files(photos.train[0].path)
     for words in commands:
         for before, word in zip(words, words[1:], strict=False):
             if re.match(r"data/|[\w-]+/$", word) and not before.startswith("--") and not Path(word).exists():
                 make_folder(word, photos, further)
-    for words in commands:
+    for number, words in enumerate(commands):
         if words[0] in RUN_ELSEWHERE:
             assert (ROOT / RUN_ELSEWHERE[words[0]]).exists()
             continue
-        monkeypatch.setattr(sys, "argv", ["fdcnet", *shrink(words, shrunk)])
+        own_folder = ["--out", f"runs/{number}"] if words[0] == "train" and "--out" not in words else []
+        monkeypatch.setattr(sys, "argv", ["fdcnet", *shrink(words, shrunk), *own_folder])
         with pytest.raises(SystemExit) as left:
             main()
         assert not left.value.code, words
