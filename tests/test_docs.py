@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import itertools
 import json
 import os
 import re
@@ -272,7 +273,7 @@ def test_commands_and_code_run(
         shutil.copytree(request.getfixturevalue("taught") / "run", "runs/birds")
     make_files(photos.train[0].path)
     for words in commands:
-        for before, word in zip(words, words[1:], strict=False):
+        for before, word in itertools.pairwise(words):
             if re.match(r"data/|[\w-]+/$", word) and not before.startswith("--") and not Path(word).exists():
                 make_folder(word, photos, further)
     for number, words in enumerate(commands):
@@ -287,6 +288,22 @@ def test_commands_and_code_run(
     for code in blocks(page, "python"):
         code = re.sub(r"overrides=\[.*?\]", f"overrides={list(shrunk)}", code, flags=re.S)
         exec(re.sub(r"(_classes=)\d+", r"\g<1>2", code), {})
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    notebook = json.loads((ROOT / "docs/notebooks/from-photos-to-boxes.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell.get("outputs") for cell in notebook["cells"])
+    cells.append("print(report.num_classes, min(report.old_after.gt_known, report.new_after.gt_known))")
+    (tmp_path / "cells.py").write_text("\n".join(cells), encoding="utf-8")
+    environment = os.environ | {"FDCNET_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "cells.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    num_classes, gt_known = done.stdout.split()[-2:]
+    assert int(num_classes) == 3
+    assert float(gt_known) >= 80
 
 
 @on_each_page
