@@ -4,6 +4,7 @@ Every default says where it comes from: a paper, BAS's public settings, or a run
 """
 
 import dataclasses
+import reprlib
 import types
 import typing
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from fdcnet.errors import UserError
-from fdcnet.files import did_you_mean
+from fdcnet.files import did_you_mean, parse_yaml
 
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -349,14 +350,14 @@ def find_recipe(recipe: str | Path) -> Path:
 
 def read_recipe(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The settings in a YAML file, laid over those of the file that its key `extends` names, if any."""
-    if path.resolve() in inside:
+    if "\0" in str(path) or path.resolve() in inside:
         raise UserError(f"The recipe {path} extends itself.", "Remove one 'extends'.")
     if not path.is_file():
         raise UserError(f"There is no recipe {path}.", "Name a YAML file, for instance one of those under recipes/.")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}", "Repair the file.") from error
+        values = parse_yaml(path.read_text(encoding="utf-8")) or {}
+    except ValueError as error:
+        raise UserError(f"{path} is not valid YAML: {error}", "Correct the file.") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} does not hold settings.", "A recipe is a YAML mapping such as 'method: finetune'.")
     base = values.pop("extends", None)
@@ -411,14 +412,17 @@ def _convert(hint: Any, value: Any, key: str, default: Any = None) -> Any:
             return value
         if not isinstance(value, dict):
             raise UserError(
-                f"'{key}' is a group of settings, not {value!r}.", f"Set its keys, such as {key}.{_first_key(hint)}."
+                f"'{key}' is a group of settings, not {reprlib.repr(value)}.",
+                f"Set its keys, such as {key}.{_first_key(hint)}.",
             )
         return from_dict(hint, value, f"{key}.", default)
     origin = typing.get_origin(hint)
     if origin is Literal:
         choices = typing.get_args(hint)
         if value not in choices:
-            raise UserError(f"'{key}' cannot be {value!r}.", f"Choose one of: {', '.join(map(str, choices))}.")
+            raise UserError(
+                f"'{key}' cannot be {reprlib.repr(value)}.", f"Choose one of: {', '.join(map(str, choices))}."
+            )
         return value
     if origin is tuple:
         gap = next((n for i, n in enumerate(value) if n != str(i)), None) if isinstance(value, dict) else None
@@ -428,15 +432,17 @@ def _convert(hint: Any, value: Any, key: str, default: Any = None) -> Any:
             )
         items = value.values() if isinstance(value, dict) else value
         if isinstance(items, str) or not hasattr(items, "__iter__"):
-            raise UserError(f"'{key}' must be a list, not {value!r}.", f"Write {key}=[...].")
+            raise UserError(f"'{key}' must be a list, not {reprlib.repr(value)}.", f"Write {key}=[...].")
         inner = typing.get_args(hint)[0]
         return tuple(_convert(inner, item, f"{key}.{i}") for i, item in enumerate(items))
     if origin in (typing.Union, types.UnionType):
         return None if value is None else _convert(typing.get_args(hint)[0], value, key)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1e300:
         return float(value)
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
-        raise UserError(f"'{key}' must be {_kind_name(hint)}, not {value!r}.", f"Set it like {key}={_example(hint)}.")
+        raise UserError(
+            f"'{key}' must be {_kind_name(hint)}, not {reprlib.repr(value)}.", f"Set it like {key}={_example(hint)}."
+        )
     return value
 
 
@@ -460,8 +466,8 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
 
 def _parse_scalar(text: str) -> Any:
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:  # such as a lone bracket or @: then it is what it says
+        value = parse_yaml(text)
+    except ValueError:  # such as a lone bracket or @: plain text
         return text
     if isinstance(value, str):  # YAML reads 1e-3 as text
         try:

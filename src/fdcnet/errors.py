@@ -1,4 +1,10 @@
-"""The one exception for mistakes a user can repair, and amounts in messages."""
+"""The one exception for mistakes a user can repair, and what messages are made of."""
+
+import errno
+import re
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_SHORTAGE = re.compile("can't allocate memory|not enough memory|out of memory|can't start new thread", re.IGNORECASE)
 
 
 class UserError(ValueError):
@@ -8,6 +14,23 @@ class UserError(ValueError):
         super().__init__(f"{problem}\n{remedy}")
         self.problem = problem
         self.remedy = remedy
+
+
+def out_of_memory(error: BaseException, doing: str) -> UserError | None:
+    """A message if `error` means that memory or threads ran out, else None."""
+    by_type = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    by_number = isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN)
+    if not (by_type or by_number or _SHORTAGE.search(str(error))):
+        return None
+    return UserError(
+        f"Out of memory or threads while {doing}.",
+        "Close other programs or raise the limits of this process. For training, lower train.batch_size or data.size.",
+    )
+
+
+def printable(text: str) -> str:
+    """Escape control characters, so that the name of a file cannot send commands to the terminal."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def count(amount: int, one: str) -> str:

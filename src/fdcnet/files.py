@@ -12,11 +12,12 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fdcnet.errors import UserError
 
 LOCK = "lock"
+MAX_ALIASES = 20  # in a YAML file
 STALE_SECONDS = 3600.0  # a writer changes its temporary file more often than this
 _TEMPORARY = re.compile(r"[0-9a-f]{32}\.tmp")
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has neither
@@ -135,9 +136,9 @@ def open_regular(path: Path, follow_links: bool = True) -> BinaryIO:
     return file
 
 
-def sha256(path: Path) -> str:
+def sha256(path: Path, follow_links: bool = True) -> str:
     digest = hashlib.sha256()
-    with open_regular(path) as file:
+    with open_regular(path, follow_links) as file:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()
@@ -147,6 +148,21 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str, prefix: str = 
     """Suggest the most similar known name."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.4)
     return f"Did you mean '{prefix}{near[0]}'?" if near else otherwise
+
+
+def parse_yaml(text: str) -> Any:
+    """Plain values from YAML. Raises `ValueError` for whatever is wrong, also for a few lines that stand for gigabytes.
+
+    Aliases are limited: nested aliases multiply.
+    """
+    import yaml
+
+    try:
+        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)) > MAX_ALIASES:
+            raise ValueError(f"more than {MAX_ALIASES} aliases")
+        return yaml.safe_load(text)
+    except Exception as error:  # PyYAML raises nearly anything, such as IndexError for "!!int ''"
+        raise ValueError(" ".join(str(error).split())[:200] or type(error).__name__) from error
 
 
 def _temporary(path: Path) -> Path:

@@ -180,7 +180,7 @@ def test_evaluate_of_other_photos(trained: tuple[Path, str], call: Call, tmp_pat
     assert "None of the 10 photos is of a class that the model knows." in error
     code, _, error = call("evaluate", tmp_path, more)
     assert code == 2
-    assert "is no model" in error
+    assert "is not a model" in error
 
 
 def test_evaluate_of_a_model_with_a_holdout_takes_the_photos_set_aside(call: Call, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_disk_that_fills_up(home: Path, model: Path) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)),
     )
     assert limited.returncode == 2, limited.stderr
-    assert "the model is as it was" in limited.stderr
+    assert "the model is unchanged" in limited.stderr
     assert contents(model) == before
 
 

@@ -18,6 +18,7 @@ from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.network import new_network
 from fdcnet.store.bundle import FORMAT, has_bundle, load_bundle, read_description, save_bundle
+from fdcnet.store.description import seal
 
 Make = Callable[..., Config]
 SOURCE = Path(fdcnet.__file__).parent
@@ -64,11 +65,10 @@ def test_the_memory_comes_back_pixel_by_pixel_in_rank_order(state: State, tmp_pa
 
 def test_settings_that_came_later_are_off_in_an_older_bundle(state: State, tmp_path: Path) -> None:
     save_bundle(state, tmp_path / "model")
-    file = tmp_path / "model" / "fdcnet.json"
-    description = json.loads(file.read_text(encoding="utf-8"))
-    del description["config"]["model"]["sharing"]
-    description["config"]["model"]["common_foreground"] = False
-    file.write_text(json.dumps(description), encoding="utf-8")
+    config = json.loads((tmp_path / "model" / "fdcnet.json").read_text(encoding="utf-8"))["config"]
+    del config["model"]["sharing"]
+    config["model"]["common_foreground"] = False
+    change(tmp_path / "model", config=config)
     assert load_bundle(tmp_path / "model").config.model.sharing == 0.0
 
 
@@ -87,6 +87,11 @@ def test_the_description_can_be_read_by_a_person(state: State, tmp_path: Path) -
     assert "Bär" in (tmp_path / "model" / "fdcnet.json").read_text(encoding="utf-8")
 
 
+def change(bundle: Path, **changes: object) -> None:
+    """Rewrite fdcnet.json as a forger would: with valid checksums."""
+    seal(bundle, json.loads((bundle / "fdcnet.json").read_text(encoding="utf-8")) | changes)
+
+
 def refused(path: Path) -> UserError:
     with pytest.raises(UserError) as error:
         load_bundle(path)
@@ -95,7 +100,7 @@ def refused(path: Path) -> UserError:
 
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
-    assert "is no model" in refused(tmp_path).problem
+    assert "is not a model" in refused(tmp_path).problem
     assert "There is no model" in refused(tmp_path / "nothing").problem
     assert not has_bundle(tmp_path)
 
@@ -121,7 +126,7 @@ def test_a_damaged_description_is_refused(text: str, state: State, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "change",
+    "changes",
     [
         *({"classes": 3}, {"classes": ["a", "b", "c"]}, {"classes": [{"name": None, "task": 1}] * 3}),
         *({"task_sizes": 3}, {"task_sizes": [1, 1]}, {"task_sizes": [-1, 4]}, {"task_sizes": [10**12]}),
@@ -131,10 +136,9 @@ def test_a_damaged_description_is_refused(text: str, state: State, tmp_path: Pat
         {"config": {"model": {}, "protocols": []}},
     ],
 )
-def test_a_description_that_makes_no_sense_is_refused(change: dict[str, object], state: State, tmp_path: Path) -> None:
+def test_a_description_that_makes_no_sense_is_refused(changes: dict[str, object], state: State, tmp_path: Path) -> None:
     save_bundle(state, tmp_path / "model")
-    file = tmp_path / "model" / "fdcnet.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    change(tmp_path / "model", **changes)
     assert "fdcnet.json is damaged" in refused(tmp_path / "model").problem
 
 
@@ -163,6 +167,10 @@ def test_damaged_weights_are_refused(damage: Callable[[Path], None], state: Stat
     error = refused(tmp_path / "model")
     assert "weights.safetensors is damaged" in error.problem
     assert "copy" in error.remedy
+    change(tmp_path / "model")
+    error = refused(tmp_path / "model")
+    assert "weights.safetensors is damaged" in error.problem
+    assert "copy" in error.remedy
 
 
 @pytest.mark.parametrize("file", ["manifest.jsonl", "images/000001.png"])
@@ -174,14 +182,14 @@ def test_a_damaged_memory_is_refused(damage: Callable[[Path], None], file: str, 
 
 
 @pytest.mark.parametrize(
-    "change",
+    "changes",
     [
         *({"label": label} for label in (3, -1, "0", 1.5, [0], None)),
         *({"file": "../../../secret.png"}, {"file": "/secret.png"}, {"file": "small.png"}, {"file": "grey.png"}),
-        {"file": "text.png"},
+        *({"file": "text.png"}, {"file": "000001.png"}),
     ],
 )
-def test_a_memory_that_makes_no_sense_is_refused(change: dict[str, object], state: State, tmp_path: Path) -> None:
+def test_a_memory_that_makes_no_sense_is_refused(changes: dict[str, object], state: State, tmp_path: Path) -> None:
     """Above all, no other file of the machine becomes an exemplar."""
     save_bundle(state, tmp_path / "model")
     images = tmp_path / "model" / "memory" / "images"
@@ -191,7 +199,8 @@ def test_a_memory_that_makes_no_sense_is_refused(change: dict[str, object], stat
     (images / "text.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 40\n")
     manifest = tmp_path / "model" / "memory" / "manifest.jsonl"
     first, *others = manifest.read_text().splitlines()
-    manifest.write_text("\n".join([json.dumps(json.loads(first) | change), *others]))
+    manifest.write_text("\n".join([json.dumps(json.loads(first) | changes), *others]))
+    change(tmp_path / "model")
     assert "memory is damaged" in refused(tmp_path / "model").problem
 
 

@@ -390,7 +390,7 @@ def test_swapped_words(photos: Path, tmp_path: Path, model: Path) -> None:
 
 def test_a_newer_format(photos: Path, model: Path) -> None:
     file = versions(model)[0].path / "fdcnet.json"
-    file.write_text(file.read_text(encoding="utf-8").replace('"format": 1', '"format": 9'), encoding="utf-8")
+    file.write_text(file.read_text(encoding="utf-8").replace('"format": 2', '"format": 9'), encoding="utf-8")
     assert "newer fdcnet" in refused(model, photos / "one").problem
 
 

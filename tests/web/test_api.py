@@ -386,5 +386,5 @@ def test_the_page_and_the_description_load_nothing_from_elsewhere(client: TestCl
 
 def test_what_is_no_model_is_not_served(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a model")
-    with pytest.raises(UserError, match="is no model"):
+    with pytest.raises(UserError, match="is not a model"):
         make_app(tmp_path)

@@ -24,6 +24,7 @@ from fdcnet.cli import (
     report,
     serve,
     train,
+    verify,
 )
 from fdcnet.cli.console import errors
 from fdcnet.errors import UserError
@@ -60,6 +61,7 @@ app.command("demo")(demo.demo)
 app.command("learn")(learn.learn)
 app.command("history")(learn.history)
 app.command("rollback")(learn.rollback)
+app.command("verify")(verify.verify)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)

@@ -28,8 +28,7 @@ from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
 from fdcnet.store.bundle import load_bundle, save_bundle
-from fdcnet.store.record import write_json
-from fdcnet.store.versions import LEARNED, versions
+from fdcnet.store.versions import versions
 
 OPSET = 18
 TOLERANCE = 1e-3  # largest difference of probabilities and masks, both in 0..1
@@ -90,10 +89,9 @@ def export_without_memory(model: Path, out: Path) -> None:
     state = load_bundle(model, memory=False)
     state.memory = ExemplarMemory(state.memory.budget)
     state.config = _without_paths(state.config)
-    save_bundle(state, out)
     [learned] = [version.learned for version in versions(model) if version.current]
-    if learned:  # later lessons train in the same way, light or full
-        write_json(out / LEARNED, {**learned, "version": 1, "parent": None})
+    # Later lessons train in the same way, light or full.
+    save_bundle(state, out, {**learned, "version": 1, "parent": None} if learned else None)
 
 
 def _without_paths(config: Config) -> Config:

@@ -1,9 +1,9 @@
-"""The versions of a model: one writer at a time adds them, the file `current` names the one in use.
+"""The versions of a model: add one, go back to one, remove old ones. One writer at a time.
 
-    MODEL/current             the number of a version; replaced in one move
-    MODEL/versions/3/         a whole bundle, and learned.json: when, what was added, how well it did
+    MODEL/versions/3/         a bundle, and learned.json: when, what was added, how well it did
+    MODEL/unfinished          the number of the version that is being added
 
-A bundle without `current` (as `fdcnet train` writes it) becomes version 1 when the next one is added.
+A bundle without versions (as `fdcnet train` writes it) becomes version 1 when the next one is added.
 """
 
 import contextlib
@@ -19,32 +19,53 @@ from typing import Any
 from safetensors import SafetensorError
 
 from fdcnet.errors import UserError
-from fdcnet.files import LOCK, creating, is_temporary, locked, remove_folder, remove_leftovers, write_bytes
+from fdcnet.files import (
+    LOCK,
+    creating,
+    is_temporary,
+    locked,
+    open_regular,
+    remove_folder,
+    remove_leftovers,
+    write_bytes,
+)
 from fdcnet.methods.base import State
-from fdcnet.store.bundle import (
+from fdcnet.store.bundle import LEARNED, write_bundle, write_learned
+from fdcnet.store.description import (
+    check_file,
+    describe,
+    has_file,
+    own_files,
+    problems,
+    read_description,
+    read_file,
+    seal,
+)
+from fdcnet.store.layout import (
     CURRENT,
+    DESCRIPTION,
     VERSIONS,
+    DamagedModel,
     current_dir,
     current_number,
     has_bundle,
+    is_number,
     kept_numbers,
     pointed_number,
-    read_description,
     reading,
+    refuse_links,
     retry_if_changed,
-    write_bundle,
 )
 from fdcnet.store.record import now
 
-LEARNED = "learned.json"
-BUNDLE = ("fdcnet.json", "weights.safetensors", "memory", "held_out", LEARNED)
-"""What a bundle without versions consists of."""
-NEW = ".new"
+UNFINISHED = "unfinished"
+TOP_LEVEL = {DESCRIPTION, "weights.safetensors", "discriminant.safetensors", LEARNED, "memory", "held_out"}
+"""The entries of a bundle. A folder with others was not made by this program."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """One state of a model. `path` is a bundle of its own: `load_bundle` and `Localizer.load` take it."""
+    """One state of a model. `path` is a bundle that `load_bundle` and `Localizer.load` accept."""
 
     number: int
     path: Path
@@ -53,21 +74,19 @@ class Version:
     created: datetime
     classes: tuple[str, ...]
     num_tasks: int
-    added: tuple[str, ...]  # classes that came with this version
-    learned: Mapping[str, Any]  # the rest of learned.json; empty if `fdcnet train` made it
+    added: tuple[str, ...]  # classes that are new in this version
+    learned: Mapping[str, Any]  # learned.json; empty if `fdcnet train` wrote it
 
     @property
     def num_bytes(self) -> int:
-        total = 0
-        with contextlib.suppress(FileNotFoundError):  # somebody is removing it
-            for name in BUNDLE:
-                files = (self.path / name, *(self.path / name).rglob("*"))
-                total += sum(file.stat().st_size for file in files if file.is_file())
-        return total
+        with contextlib.suppress(FileNotFoundError, UserError):  # being removed
+            names = (DESCRIPTION, *own_files(self.path, read_description(self.path)))
+            return sum((self.path / name).lstat().st_size for name in names)
+        return 0
 
 
 def versions(path: Path) -> list[Version]:
-    """All that are kept, the oldest first. A model without versions is its own version 1."""
+    """All versions, oldest first. A model without versions is its own version 1."""
     path = Path(path)
     return retry_if_changed(lambda: (current_number(path), kept_numbers(path)), lambda seen: _kept(path, *seen))
 
@@ -76,19 +95,19 @@ def _kept(path: Path, number: int | None, numbers: list[int]) -> list[Version]:
     if number is None:
         return [_version(current_dir(path), 1, True)] if has_bundle(path) else []
     if number not in numbers:
-        read_description(path)  # says what is wrong
+        read_description(path)  # raises the right error
     return [_version(path / VERSIONS / str(n), n, n == number) for n in numbers]
 
 
 def is_unborn(path: Path) -> bool:
-    """Whether a folder holds nothing, or only what a killed first lesson has left: no model, and room for one."""
-    leftovers = {LOCK, VERSIONS}
+    """Whether a folder is empty, or holds only what a killed first lesson has left."""
+    leftovers = {LOCK, VERSIONS, UNFINISHED}
     entries = list(path.iterdir()) if path.is_dir() and not has_bundle(path) else [path]
     return all(entry.name in leftovers or is_temporary(entry) for entry in entries)
 
 
 def after_tasks(path: Path) -> dict[int, Version]:
-    """Task -> what the model knew after it, as far as the current version's ancestors are kept."""
+    """Task -> the first version that had learned it, among the current version and its ancestors."""
     after: dict[int, Version] = {}
     for version in _line(path):
         after.setdefault(version.num_tasks, version)
@@ -96,7 +115,7 @@ def after_tasks(path: Path) -> dict[int, Version]:
 
 
 def _line(path: Path) -> list[Version]:
-    """The current version, its parent, and so on, as far as they are kept."""
+    """The current version, its parent, and so on, while they exist."""
     known = {version.number: version for version in versions(path)}
     line = [version for version in known.values() if version.current]
     while line and (parent := known.get(line[-1].parent or 0)) and parent.number < line[-1].number:
@@ -105,38 +124,39 @@ def _line(path: Path) -> list[Version]:
 
 
 def add_version(state: State, path: Path, learned: Mapping[str, Any], keep: int) -> Version:
-    """Write `state` as the newest version and make it the current one; all but `keep` earlier ones go."""
+    """Write `state` as the newest version and make it the current one. Removes all but `keep` earlier ones."""
     parent = current_number(path) or (1 if has_bundle(path) else None)
     number = 1 + max([*kept_numbers(path), parent or 0])
     try:
         with _room_for(path):
             if parent and current_number(path) is None:
                 _adopt(path)
+            write_bytes(path / UNFINISHED, str(number).encode())
             with creating(path / VERSIONS / str(number)) as new:
-                write_bundle(state, new)
-                facts = {"version": number, "parent": parent, "created": now()}
-                _write(new / LEARNED, json.dumps(facts | dict(learned), indent=1, ensure_ascii=False))
+                write_bundle(state, new, {"version": number, "parent": parent, "created": now()} | dict(learned))
             _point(path, number)
     except BaseException:
         if pointed_number(path) != number:
             remove_folder(path / VERSIONS / str(number))
         raise
+    finally:
+        (path / UNFINISHED).unlink(missing_ok=True)
     _prune(path, keep)
     return _version(path / VERSIONS / str(number), number, True)
 
 
 def can_go_back(path: Path) -> bool:
-    """Whether `rollback` finds an earlier version."""
+    """Whether there is an earlier version."""
     return any(number < (current_number(path) or 1) for number in kept_numbers(path))
 
 
 def rollback(path: Path, to: int | None = None) -> Version:
-    """Make an earlier version the current one: the parent, or number `to` (a later one, too, as long as it is kept)."""
+    """Make the parent of the current version the current one, or version `to` (earlier or later)."""
     path = Path(path)
     if to not in kept_numbers(path) and not has_bundle(path):
-        read_description(path)  # says what is wrong
+        read_description(path)  # raises the right error
     with writing(path):
-        if to in kept_numbers(path):  # also where `current` names one that is gone
+        if to in kept_numbers(path):  # also if `current` names a version that is missing
             return _use(path, to)
         kept = {version.number: version for version in versions(path)}
         here = next(version for version in kept.values() if version.current)
@@ -146,11 +166,13 @@ def rollback(path: Path, to: int | None = None) -> Version:
         if to is not None or wanted is None:
             numbers = ", ".join(map(str, kept))
             problem = f"There is no version {to} of {path}." if to is not None else f"{path} has no earlier version."
-            raise UserError(problem, f"Kept are: {numbers} (now: {here.number}). 'fdcnet history {path}' shows them.")
+            raise UserError(problem, f"There are: {numbers} (current: {here.number}). See 'fdcnet history {path}'.")
         return _use(path, wanted)
 
 
 def _use(path: Path, number: int) -> Version:
+    if found := problems(path / VERSIONS / str(number)):
+        raise DamagedModel(found[0], f"Choose another version: fdcnet verify {path} shows which are intact.")
     version = _version(path / VERSIONS / str(number), number, True)
     with _room_for(path):
         _point(path, number)
@@ -159,18 +181,19 @@ def _use(path: Path, number: int) -> Version:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Only one writer at a time, in this process or any other; readers go on. The lock of a dead process is void."""
+    """Allow one writer at a time; readers are not blocked."""
+    refuse_links(*(path / name for name in (LOCK, VERSIONS, CURRENT, UNFINISHED)))
     created = [folder for folder in (path, *path.parents) if not folder.exists()]
     with contextlib.ExitStack() as leaving:
-        leaving.callback(_remove_empty, *created)  # nothing came of it: leave nothing
+        leaving.callback(_remove_empty, *created)
         try:
             if not path.exists() and has_bundle(path):
-                current_dir(path).rename(path)  # or an empty folder would hide it
+                current_dir(path).rename(path)  # otherwise an empty folder would hide it
             path.mkdir(parents=True, exist_ok=True)
             leaving.enter_context(locked(path))
         except OSError as error:
             raise UserError(
-                f"{path} cannot be written: {error.strerror or error}.", "Choose a folder that you may write to."
+                f"Cannot write to {path}: {error.strerror or error}.", "Choose a folder with write permission."
             ) from error
         leaving.callback(_remove_empty, path / VERSIONS)
         _sweep(path)
@@ -178,63 +201,87 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _remove_empty(*folders: Path) -> None:
-    with contextlib.suppress(OSError):
-        for folder in folders:
+    for folder in folders:
+        with contextlib.suppress(OSError):
             folder.rmdir()
 
 
 def _sweep(path: Path) -> None:
-    """What a writer that was killed has left."""
-    remove_leftovers(path, older_than=0)
+    """Remove what killed writers have left."""
     remove_leftovers(path / VERSIONS, older_than=0)
     for folder in (path / VERSIONS).glob("*"):
-        half_removed = folder.name.isdigit() and not (folder / "fdcnet.json").is_file()
-        if half_removed or folder.suffix == NEW:
-            shutil.rmtree(folder, ignore_errors=True)
+        half_written = is_number(folder.name.removesuffix(".new")) and not (folder / DESCRIPTION).is_file()
+        if (half_written or folder.suffix == ".new") and _is_ours(folder):  # as earlier versions of fdcnet left them
+            remove_folder(folder)
+    with contextlib.suppress(OSError, ValueError):
+        number = int((path / UNFINISHED).read_text())
+        if pointed_number(path) not in (None, number):
+            remove_folder(path / VERSIONS / str(number))
+        (path / UNFINISHED).unlink()
+
+
+def _is_ours(folder: Path) -> bool:
+    return folder.is_dir() and not folder.is_symlink() and all(entry.name in TOP_LEVEL for entry in folder.iterdir())
 
 
 @contextlib.contextmanager
 def _room_for(path: Path) -> Iterator[None]:
-    """What goes wrong while writing, in words."""
+    """Turn an error while writing into a message."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-        problem = "The disk is full" if full else f"{path} cannot be written ({error})"
-        remedy = "Free some space" if full else "Check its permissions and the disk"
-        raise UserError(f"{problem}: the model is as it was.", f"{remedy}, then try again.") from error
+        problem = "The disk is full" if full else f"Cannot write to {path} ({error})"
+        remedy = "Free some space" if full else "Check permissions and the disk"
+        raise UserError(f"{problem}: the model is unchanged.", f"{remedy}, then try again.") from error
 
 
 def _adopt(path: Path) -> None:
-    """The bundle that lies directly in the folder, as version 1. Until `current` is there, it is read as before."""
-    remove_folder(path / VERSIONS / "1")
+    """Copy the bundle that lies directly in the folder to version 1. Until `current` exists, it is read as before."""
+    if _is_ours(path / VERSIONS / "1"):  # a copy that was never used
+        remove_folder(path / VERSIONS / "1")
+    description = read_description(path)
     with creating(path / VERSIONS / "1") as new:
-        for name in BUNDLE:
-            if (path / name).is_dir():
-                shutil.copytree(path / name, new / name)
-            elif (path / name).exists():
-                shutil.copy2(path / name, new / name)
+        for name in own_files(path, description):
+            with reading(path / name):
+                source = check_file(path, name, description)
+            _copy(source, new / name)
         if (new / LEARNED).is_file():  # a copy of another model's version, whose parents are not here
-            _write(new / LEARNED, json.dumps(_learned(new) | {"version": 1, "parent": None}, indent=1))
+            write_learned(new, _learned(path, description) | {"version": 1, "parent": None})
+        if "files" in description:
+            seal(new, description)
+        else:
+            _copy(path / DESCRIPTION, new / DESCRIPTION)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open_regular(source, follow_links=False) as content, target.open("xb") as file:
+        shutil.copyfileobj(content, file)
 
 
 def _prune(path: Path, keep: int) -> None:
-    """Kept are the current version's ancestors, the nearest first, then what was left behind by going back."""
-    for name in BUNDLE:  # what `_adopt` has copied
-        shutil.rmtree(path / name, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            (path / name).unlink()
+    """Keep the current version's ancestors, nearest first, then versions that were left by a rollback."""
+    if (path / DESCRIPTION).is_file():  # `_adopt` has copied it
+        _remove_flat(path)
     line = [version.number for version in _line(path)]
     others = [number for number in reversed(kept_numbers(path)) if number not in line]
     for number in [*line, *others][1 + keep :]:
         remove_folder(path / VERSIONS / str(number))
 
 
+def _remove_flat(path: Path) -> None:
+    """Remove the files of the bundle that lies directly in the folder, and nothing else."""
+    for name in (*own_files(path, describe(path)), DESCRIPTION):
+        (path / name).unlink(missing_ok=True)
+    _remove_empty(*(path / name for name in ("memory/images", "memory", "held_out/images", "held_out")))
+
+
 def _version(path: Path, number: int, current: bool) -> Version:
     description = read_description(path)
     classes = tuple(entry["name"] for entry in description["classes"])
-    changed = datetime.fromtimestamp((path / "fdcnet.json").stat().st_mtime, UTC)
-    learned = _learned(path)
+    changed = datetime.fromtimestamp((path / DESCRIPTION).stat().st_mtime, UTC)
+    learned = _learned(path, description)
     with reading(path / LEARNED):
         created = datetime.fromisoformat(learned["created"]) if learned else changed
         added = tuple(map(str, learned.get("added", classes)))
@@ -251,19 +298,15 @@ def _version(path: Path, number: int, current: bool) -> Version:
     )
 
 
-def _learned(bundle: Path) -> dict[str, Any]:
-    if not (bundle / LEARNED).is_file():
+def _learned(bundle: Path, description: dict[str, Any]) -> dict[str, Any]:
+    if not has_file(bundle, LEARNED, description):
         return {}
     with reading(bundle / LEARNED):
-        learned = json.loads((bundle / LEARNED).read_text(encoding="utf-8"))
+        learned = json.loads(read_file(bundle, LEARNED, description))
         if not isinstance(learned, dict):
-            raise TypeError("it holds no facts")
+            raise TypeError("it is not a JSON object")
         return learned
 
 
 def _point(path: Path, number: int) -> None:
     write_bytes(path / CURRENT, f"{number}\n".encode())
-
-
-def _write(file: Path, text: str) -> None:
-    write_bytes(file, text.encode("utf-8", "backslashreplace"))
