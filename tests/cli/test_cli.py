@@ -306,6 +306,7 @@ VERBS = {
     ("history",): "List the versions of a model",
     ("serve",): "Open a local page",
     ("rollback",): "Make an earlier version the current one",
+    ("verify",): "Compare every file of a model with its checksum",
     ("train",): "Learn a sequence of tasks from photos with image labels",
     ("evaluate",): "Evaluate a saved model on test photos with boxes",
     ("predict",): "Say what is on photos and where",

@@ -1,6 +1,5 @@
 """Look at every photo of a data set before it is learned: what is unreadable, doubled, tiny, or boxed wrongly."""
 
-import hashlib
 import os
 import statistics
 import warnings
@@ -12,6 +11,7 @@ from typing import Literal
 
 from fdcnet.data.decode import BadImage, decode_with_size
 from fdcnet.data.records import Dataset, Record
+from fdcnet.files import sha256
 
 Severity = Literal["error", "warning", "note"]
 
@@ -126,10 +126,9 @@ def _look_at(job: tuple[Record, bool]) -> _Photo:
     record, in_train = job
     digest = ""
     try:
-        with record.path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            if stream.tell() == 0:
-                return _Photo(record, in_train, fault="the file is empty")
+        digest = sha256(record.path)
+        if record.path.stat().st_size == 0:
+            return _Photo(record, in_train, fault="the file is empty")
         _, size = decode_with_size(record.path, _SIDE)  # as training will do it, to the last byte
     except BadImage as error:
         return _Photo(record, in_train, digest, fault=str(error))

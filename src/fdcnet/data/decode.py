@@ -1,11 +1,17 @@
-"""One photo file to one square of RGB bytes. Whatever is wrong with a file ends as `BadImage` with a short reason."""
+"""Decode one photo to a square of RGB bytes. Any problem with a file becomes `BadImage` with a short reason."""
 
+import contextlib
+import importlib.util
 import io
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 from PIL.Image import Resampling, Transpose
+
+from fdcnet.files import open_regular
 
 Source = Path | bytes | Image.Image
 
@@ -19,16 +25,19 @@ UPRIGHT = {  # EXIF orientation -> what turns the stored pixels upright
     8: Transpose.ROTATE_90,
 }
 TOO_LARGE = "too large"
+MAX_SIDE = 65_535  # pixels, as in JPEG; resizing one very long row takes gigabytes
+MAX_TIFF_PIXELS_PER_BYTE = 1000  # a few bytes can hold a picture that takes minutes
 ORIENTATION_TAG = 0x0112
 SIDEWAYS = (5, 6, 7, 8)
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
-"""Pillow knows more, and hands some of them (EPS, also inside of others) to an interpreter: never for a file of unknown
-origin."""
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "HEIF")
+"""Pillow knows more, but hands some of them (EPS, also inside of others) to an interpreter, which is unsafe for files of
+unknown origin. AVIF and HEIF depend on the installation."""
+HEIC_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 ROWS = 256  # converted at a time: as float64 a large photo would take gigabytes
 
 
 class BadImage(ValueError):
-    """A file that cannot be read as a photo; the text is a short reason."""
+    """A file that cannot be read as a photo. The text is a short reason."""
 
 
 def decode(source: Source, size: int) -> np.ndarray:
@@ -37,13 +46,13 @@ def decode(source: Source, size: int) -> np.ndarray:
 
 
 def decode_with_size(source: Source, size: int) -> tuple[np.ndarray, tuple[int, int]]:
-    """As `decode`, and the upright photo's own (width, height): the frame its boxes live in."""
+    """As `decode`, and the (width, height) of the upright photo, in whose pixels boxes are given."""
     try:
         if isinstance(source, Image.Image):
             return _square(source, source.size, size)
         with _open(source) as image:
             original = image.size
-            # A JPEG can leave out its finest detail while decoding; twice the wanted side is enough for the filter.
+            # JPEG can be decoded at a reduced scale; twice the wanted side is enough for the filter.
             image.draft(None, (2 * size, 2 * size))
             return _square(image, original, size)
     except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
@@ -51,7 +60,7 @@ def decode_with_size(source: Source, size: int) -> tuple[np.ndarray, tuple[int, 
 
 
 def upright(source: Source, max_side: int | None = None) -> Image.Image:
-    """The photo as displayed, in RGB; reduced where its longer side is above `max_side`."""
+    """The photo as displayed, in RGB, with its longer side reduced to `max_side`."""
     try:
         if isinstance(source, Image.Image):
             return _upright(source, max_side)
@@ -64,7 +73,7 @@ def upright(source: Source, max_side: int | None = None) -> Image.Image:
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """(width, height) of the upright photo, from the header alone where that is enough."""
+    """(width, height) of the upright photo, from the header if that is enough."""
     try:
         with _open(path) as image:
             if image.format == "TIFF":  # turned upright by Pillow itself, but only on loading
@@ -74,39 +83,51 @@ def image_size(path: Path) -> tuple[int, int]:
         raise BadImage(_reason(error)) from error
 
 
-def _open(source: Path | bytes) -> Image.Image:
+@contextlib.contextmanager
+def _open(source: Path | bytes) -> Iterator[Image.Image]:
+    with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as file:
+        try:
+            image = Image.open(file, formats=readable_formats())
+        except UnidentifiedImageError:
+            file.seek(0)
+            start = file.read(12)
+            if start[4:8] == b"ftyp" and start[8:12] in HEIC_BRANDS:
+                raise BadImage("a HEIC photo, which needs: pip install 'fdcnet[heic]'") from None
+            raise
+        with image:
+            refuse_bomb(image.size)
+            if image.format == "TIFF":
+                _refuse_tiff_bomb(image.size, file.seek(0, io.SEEK_END))
+            yield image
+
+
+@cache
+def readable_formats() -> tuple[str, ...]:
+    """Pillow's names of the formats that can be read in this installation."""
     Image.init()  # otherwise the first threads race for the plugins, and some see a format as unknown
-    try:
-        image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
-    except UnidentifiedImageError:
-        if _begins_as_heic(source):
-            raise BadImage("a HEIC photo: convert it to jpg") from None
-        raise
-    try:
-        refuse_bomb(image.size)
-    except BadImage:
-        image.close()
-        raise
-    return image
+    if importlib.util.find_spec("pillow_heif"):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
-def _begins_as_heic(source: Path | bytes) -> bool:
-    """What a phone writes unless it is told otherwise."""
-    if isinstance(source, Path):
-        with source.open("rb") as file:
-            source = file.read(12)
-    return source[4:8] == b"ftyp" and source[8:12] in (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
+def _refuse_tiff_bomb(size: tuple[int, int], num_bytes: int) -> None:
+    pixels = size[0] * size[1]
+    if pixels > max(10**6, MAX_TIFF_PIXELS_PER_BYTE * num_bytes):
+        raise BadImage(f"{TOO_LARGE}: {size[0]} x {size[1]} pixels in a file of {num_bytes} bytes")
 
 
 def refuse_bomb(size: tuple[int, int]) -> None:
     # Pillow only warns between one and two times its limit, and turning warnings into errors is not thread-safe.
-    if Image.MAX_IMAGE_PIXELS is not None and size[0] * size[1] > Image.MAX_IMAGE_PIXELS:
+    too_many = Image.MAX_IMAGE_PIXELS is not None and size[0] * size[1] > Image.MAX_IMAGE_PIXELS
+    if too_many or max(size) > MAX_SIDE:
         raise BadImage(f"{TOO_LARGE}: {size[0]} x {size[1]} pixels")
 
 
 def _square(image: Image.Image, original: tuple[int, int], size: int) -> tuple[np.ndarray, tuple[int, int]]:
     image.load()
-    orientation = _orientation(image)  # after loading: Pillow turns a TIFF by itself and then drops the tag
+    orientation = _orientation(image)  # after loading: Pillow rotates a TIFF itself and then drops the tag
     if image.format == "TIFF":
         original = image.size
     square = _rgb(image)
@@ -131,7 +152,7 @@ def _upright(image: Image.Image, max_side: int | None) -> Image.Image:
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(ORIENTATION_TAG, 1))
-    except Exception:  # damaged EXIF beside sound pixels: as if there were none
+    except Exception:  # ignore damaged EXIF
         return 1
 
 
@@ -140,11 +161,11 @@ def _upright_size(size: tuple[int, int], orientation: int) -> tuple[int, int]:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """Any mode to RGB; what shines through is white."""
+    """Convert any mode to RGB, on a white background."""
     if image.mode.startswith(("I", "F")):
         image = Image.fromarray(_to_bytes(np.asarray(image)))
     elif _is_transparent(image):
-        if image.mode == "La":  # premultiplied: the only way out of it
+        if image.mode == "La":  # Pillow converts it to nothing else
             image = image.convert("LA")
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
@@ -157,8 +178,8 @@ def _is_transparent(image: Image.Image) -> bool:
 
 
 def _to_bytes(values: np.ndarray) -> np.ndarray:
-    """Grey values of any depth to 0..255. White is 65535 for integers, and for floats the nearest of 1, 255 and 65535
-    that holds them all; values outside these ranges are stretched from their least to their largest."""
+    """Grey values of any depth to 0..255. White is 65535 for integers, and for floats the smallest of 1, 255 and 65535
+    that is not exceeded. Values outside of these ranges are stretched from their minimum to their maximum."""
     parts = [values[start : start + ROWS] for start in range(0, len(values), ROWS)]
     ranges = [(levels.min(), levels.max()) for levels in map(_levels, parts)]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)

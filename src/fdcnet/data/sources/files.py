@@ -1,4 +1,4 @@
-"""Which files are photos, in what order names come, and folder listings that cost one system call per folder."""
+"""Which files are photos, the order of names, and folder listings that cost one system call per folder."""
 
 import os
 import re
@@ -7,22 +7,29 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-FOREIGN_SUFFIXES = frozenset(
-    {".heic", ".heif", ".avif", ".jfif", ".jp2", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw"}
+from fdcnet.data.decode import readable_formats
+
+OPTIONAL_SUFFIXES = {"HEIF": (".heic", ".heif"), "AVIF": (".avif",)}  # by Pillow's name of the format
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}.union(
+        *(suffixes for name, suffixes in OPTIONAL_SUFFIXES.items() if name in readable_formats())
+    )
+)
+FOREIGN_SUFFIXES = (
+    frozenset({".heic", ".heif", ".avif", ".jp2", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw"}) - IMAGE_SUFFIXES
 )
 ACCEPTED = ", ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
 _SYSTEM_FOLDERS = frozenset({"__MACOSX", "__pycache__", "@eaDir"})
 
 
 def natural_key(name: str) -> tuple[list[str | int], str]:
-    """Numbers by value, so that class2 comes before class10; case counts only between otherwise equal names."""
-    parts = re.split(r"(\d+)", name.casefold())
+    """Sort numbers by value, so that class2 comes before class10. Case only matters for otherwise equal names."""
+    parts = re.split(r"(\d{1,18})", name.casefold())  # int() refuses thousands of digits
     return [int(part) if i % 2 else part for i, part in enumerate(parts)], name
 
 
 def class_name(text: str) -> str:
-    """Macs write accents as separate characters: the same name typed elsewhere must still match."""
+    """Normalise accents, which macOS writes as separate characters."""
     return unicodedata.normalize("NFC", text.strip())
 
 
@@ -45,17 +52,17 @@ def files_named(folder: Path, suffix: str) -> list[Path]:
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
-        names = [e.name for e in entries if e.name.lower().endswith(suffix) and not _ignored(e.name) and not e.is_dir()]
+        names = [e.name for e in entries if e.name.lower().endswith(suffix) and not _ignored(e.name) and e.is_file()]
     return [folder / name for name in sorted(names, key=natural_key)]
 
 
 @dataclass
 class Listing:
-    """What lies in a folder."""
+    """The content of a folder."""
 
     images: list[Path] = field(default_factory=list)
     annotations: dict[str, Path] = field(default_factory=dict)  # path without suffix -> .xml
-    foreign_files: list[Path] = field(default_factory=list)  # photos of kinds that cannot be read
+    foreign_files: list[Path] = field(default_factory=list)  # photos in formats that cannot be read
     folders: list[Path] = field(default_factory=list)
 
     @property
@@ -67,9 +74,9 @@ class Listing:
 
 
 def listing(folder: Path, deep: bool = False) -> Listing:
-    """List a folder; with `deep` also everything below it, each folder once however links point."""
+    """List a folder, with `deep` also all folders below it. Links cannot make it visit a folder twice."""
     found = Listing()
-    images: list[str] = []  # sorted as text: comparing a million Paths takes longer than all the rest
+    images: list[str] = []  # sorted as text, because comparing a million Paths is slow
     waiting, seen = [folder], set()
     while waiting:
         current = waiting.pop()
@@ -93,6 +100,8 @@ def _list_one(folder: Path, images: list[str], found: Listing) -> list[Path]:
             suffix = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122
             if entry.is_dir():
                 inner.append(Path(entry.path))
+            elif not entry.is_file() and Path(entry.path).exists():  # a pipe or device would block for ever
+                continue
             elif suffix in IMAGE_SUFFIXES:
                 images.append(entry.path)
             elif suffix == ".xml":
@@ -104,7 +113,7 @@ def _list_one(folder: Path, images: list[str], found: Listing) -> list[Path]:
 
 
 class FileIndex:
-    """Answers 'is this file there?' from one listing per folder instead of one look per file."""
+    """Tests whether files exist with one listing per folder instead of one system call per file."""
 
     def __init__(self) -> None:
         self._names: dict[Path, frozenset[str]] = {}
@@ -117,8 +126,8 @@ class FileIndex:
         if path.name in names:
             return True
         try:
-            return bool(names) and path.is_file()  # a file system blind to case
-        except OSError:  # no file system allows such a name
+            return bool(names) and path.is_file()  # on a case-insensitive file system
+        except (OSError, ValueError):  # a name that no file system allows
             return False
 
 
