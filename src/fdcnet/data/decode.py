@@ -30,8 +30,8 @@ MAX_TIFF_PIXELS_PER_BYTE = 1000  # a few bytes can hold a picture that takes min
 ORIENTATION_TAG = 0x0112
 SIDEWAYS = (5, 6, 7, 8)
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "HEIF")
-"""Pillow knows more, but hands some of them (EPS, also inside of others) to an interpreter, which is unsafe for files of
-unknown origin. AVIF and HEIF depend on the installation."""
+"""Pillow knows more, but hands some of them (EPS, also inside of others) to an interpreter: unsafe for unknown files.
+AVIF and HEIF depend on the installation."""
 HEIC_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 ROWS = 256  # converted at a time: as float64 a large photo would take gigabytes
 
