@@ -1,55 +1,35 @@
-"""README and guides against the program: links and settings exist, commands and code run, the toy method learns."""
+"""README and guides against the program: links, commands and settings exist, the toy method learns."""
 
 import dataclasses
 import importlib
-import itertools
-import json
-import os
 import re
 import runpy
-import shlex
-import shutil
-import subprocess
-import sys
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import av
 import pytest
 import typer.main
-from PIL import Image
 
 import fdcnet
 from fdcnet import config as settings
-from fdcnet.cli import app, main
+from fdcnet.cli import app
 from fdcnet.config import Config, Protocol
 from fdcnet.data.records import Dataset
-from fdcnet.data.synthetic import make_synthetic
 from fdcnet.methods import METHODS, all_methods
 from fdcnet.models.backbones import BACKBONES
 from fdcnet.store.bundle import load_bundle
+from guides import GUIDES, ROOT, blocks, shell_lines
 
-ROOT = Path(__file__).parents[1]
-GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [*GUIDES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "results").glob("*.md"))]
 GROUPS = [field.name for field in dataclasses.fields(Config) if field.name not in ("method", "seed", "device")]
 USAGE_ERROR = typer.BadParameter.__mro__[1]  # typer brings its own copy of click
 on_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
-
-
 def prose(page: Path) -> str:
     return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-
-
-def shell_lines(page: Path) -> list[list[str]]:
-    joined = (block.replace("\\\n", " ") for block in blocks(page, "bash"))
-    return [words for block in joined for line in block.splitlines() if (words := shlex.split(line, comments=True))]
 
 
 COMMANDS = [
@@ -205,118 +185,6 @@ def test_messages_of_the_troubleshooting_page_are_those_of_the_program() -> None
     for message in messages:
         pieces = [piece.strip(" ':,()") for piece in message.removeprefix("Failed: ").split("...")]
         assert all(piece in source for piece in pieces), message
-
-
-CLASSES = {"first-photos/": slice(0, 2), "new-photos/": slice(2, 4), "ten/": slice(4, 6), "five/": slice(6, 8)}
-RUN_ELSEWHERE = {
-    "demo": "tests/e2e/test_demo.py",
-    "serve": "tests/e2e/test_serve_command.py",
-    "--resume": "tests/contracts/test_methods.py",
-}
-
-
-def make_folder(name: str, photos: Dataset, further: Dataset) -> None:
-    """A folder of photos as a guide names it: some classes, further photos of a class, or a set with a test part."""
-    root = photos.train[0].path.parents[2]
-    if name == "more-photos/":
-        shutil.copytree(further.train[0].path.parent, Path(name) / photos.classes[0])
-    elif name in CLASSES:
-        for label in photos.classes[CLASSES[name]]:
-            shutil.copytree(root / "train" / label, Path(name) / label)
-    else:
-        for label in photos.classes[:4]:
-            for part in ("train", "test"):
-                shutil.copytree(root / part / label, Path(name) / part / label)
-
-
-def make_files(photo: Path) -> None:
-    """Single files that the guides name."""
-    Path("archive/2020").mkdir(parents=True)
-    with Image.open(photo) as image:
-        for name in ("photo.jpg", "archive/2020/a.jpg"):
-            image.save(name)
-        frame = av.VideoFrame.from_image(image)
-    with av.open("clip.mp4", "w") as clip:
-        stream = clip.add_stream("mpeg4", rate=5)
-        stream.width, stream.height, stream.pix_fmt = frame.width, frame.height, "yuv420p"
-        clip.mux([*stream.encode(frame), *stream.encode()])
-    Path("list.csv").write_text("path,label\nphoto.jpg,disc\n")
-    Path("mine.yaml").write_text("method: baseline\n")
-
-
-def shrink(words: list[str], settings: typing.Sequence[str]) -> list[str]:
-    """The same command as a run of seconds: the tiny backbone, few classes, few epochs."""
-    verb, arguments = words[0], words[1:]
-    tiny = ["--backbone", "tiny", "--weights", "none"]
-    if verb == "learn":
-        network = ("data.size=40", "data.crop=32", "model.head_width=16")
-        new = [] if Path(arguments[0]).exists() else [*tiny, *(word for key in network for word in ("--set", key))]
-        return [*words, *new, "--epochs", "1"]
-    if verb != "train":
-        return words
-    small = dict(setting.split("=") for setting in (*settings, "data.format=folders", "data.classes=0"))
-    for place, word in enumerate(arguments):
-        key, _, value = word.partition("=")
-        if word in ("--base", "--step"):
-            arguments[place + 1] = "2"
-        elif key == "data.classes":
-            small[key] = "2"
-        elif key in small and value == "0":
-            small[key] = "0"
-    return [verb, *arguments, *tiny, *(word for key in small for word in ("--set", f"{key}={small[key]}"))]
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    folder = tmp_path_factory.mktemp("guides") / "photos"
-    return make_synthetic(folder, num_classes=8, train_per_class=6, test_per_class=2, size=40)
-
-
-@pytest.mark.parametrize("page", [page for page in GUIDES if shell_lines(page)], ids=lambda page: page.name)
-def test_commands_and_code_run(
-    page: Path, photos: Dataset, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrunk = request.getfixturevalue("shrunk")
-    monkeypatch.setenv("FDCNET_CACHE", str(tmp_path / "cache"))
-    further = make_synthetic(tmp_path / "further", num_classes=1, train_per_class=6, size=40, seed=1)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    commands = [words[1:] for words in shell_lines(page) if words[0] == "fdcnet"]
-    if page.name == "predict.md":
-        shutil.copytree(request.getfixturevalue("taught") / "run", "runs/birds")
-    make_files(photos.train[0].path)
-    for words in commands:
-        for before, word in itertools.pairwise(words):
-            if re.match(r"data/|[\w-]+/$", word) and not before.startswith("--") and not Path(word).exists():
-                make_folder(word, photos, further)
-    for number, words in enumerate(commands):
-        if elsewhere := RUN_ELSEWHERE.keys() & set(words):
-            assert (ROOT / RUN_ELSEWHERE[elsewhere.pop()]).exists()
-            continue
-        own_folder = ["--out", f"runs/{number}"] if words[0] == "train" and "--out" not in words else []
-        monkeypatch.setattr(sys, "argv", ["fdcnet", *shrink(words, shrunk), *own_folder])
-        with pytest.raises(SystemExit) as left:
-            main()
-        assert not left.value.code, words
-    for code in blocks(page, "python"):
-        code = re.sub(r"overrides=\[.*?\]", f"overrides={list(shrunk)}", code, flags=re.S)
-        exec(re.sub(r"(_classes=)\d+", r"\g<1>2", code), {})
-
-
-def test_the_notebook_runs(tmp_path: Path) -> None:
-    notebook = json.loads((ROOT / "docs/notebooks/from-photos-to-boxes.ipynb").read_text(encoding="utf-8"))
-    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert not any(cell.get("outputs") for cell in notebook["cells"])
-    cells.append("print(report.num_classes, min(report.old_after.gt_known, report.new_after.gt_known))")
-    (tmp_path / "cells.py").write_text("\n".join(cells), encoding="utf-8")
-    environment = os.environ | {"FDCNET_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "cells.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
-    num_classes, gt_known = done.stdout.split()[-2:]
-    assert int(num_classes) == 3
-    assert float(gt_known) >= 80
 
 
 @on_each_page
