@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fdcnet.inference.prediction import Prediction as Prediction
     from fdcnet.methods import METHODS as METHODS
     from fdcnet.models.backbones import BACKBONES as BACKBONES
+    from fdcnet.teaching.label import label as label
     from fdcnet.teaching.learn import learn as learn
     from fdcnet.training.run import train as train
 
@@ -24,6 +25,7 @@ _PLACES = {
     "METHODS": "methods:METHODS",
     "Prediction": "inference.prediction:Prediction",
     "evaluate": "evaluation.evaluate:evaluate",
+    "label": "teaching.label:label",
     "learn": "teaching.learn:learn",
     "load_config": "config:load",
     "read_dataset": "data.sources:read",

@@ -18,6 +18,7 @@ from fdcnet.cli import (
     doctor,
     evaluate,
     export,
+    label,
     learn,
     methods,
     predict,
@@ -65,6 +66,7 @@ app.command("verify")(verify.verify)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("label")(label.label)
 app.command("serve")(serve.serve)
 app.command("export")(export.export)
 app.command("report")(report.report)

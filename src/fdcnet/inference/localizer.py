@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fdcnet import geometry
 from fdcnet.config import Protocol
@@ -167,7 +168,7 @@ class Localizer:
     ) -> Iterator[Prediction]:
         batch_size = batch_size or BATCH[self.device.type]
         batch: list[tuple[Photo, Decoded]] = []
-        for photo, decoded in self._decoded(sources, ahead=batch_size):
+        for photo, decoded in self.decode_ahead(sources, ahead=batch_size):
             try:
                 batch.append((photo, decoded.result()))
             except BadImage as error:
@@ -180,7 +181,7 @@ class Localizer:
         if batch:
             yield from self._predict_batch(batch, request)
 
-    def _decoded(self, sources: Iterable[Any], ahead: int) -> Iterator[tuple[Photo, Future[Decoded]]]:
+    def decode_ahead(self, sources: Iterable[Any], ahead: int) -> Iterator[tuple[Photo, Future[Decoded]]]:
         """Photos in order, with at most `ahead` of them decoded in advance."""
         pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="decode")
         try:
@@ -195,14 +196,16 @@ class Localizer:
         finally:
             pool.shutdown(cancel_futures=True)
 
+    def as_input(self, pixels: Sequence[np.ndarray]) -> Tensor:
+        """Decoded photos (side, side, 3) as the network's input (B, 3, side, side), on the device."""
+        lineage = self.state.network.lineage
+        images = normalise(torch.from_numpy(np.stack(pixels)).to(self.device), lineage.mean, lineage.std)
+        return images.contiguous() if self.device.type == "cpu" else images
+
     @torch.inference_mode()
     def _predict_batch(self, batch: Sequence[tuple[Photo, Decoded]], request: Request) -> list[Prediction]:
         """Computes the scores first, and then the map of one class per photo."""
-        lineage = self.state.network.lineage
-        pixels = torch.from_numpy(np.stack([pixels for _, (pixels, _) in batch])).to(self.device)
-        images = normalise(pixels, lineage.mean, lineage.std)  # (B, 3, side, side)
-        if self.device.type == "cpu":
-            images = images.contiguous()
+        images = self.as_input([pixels for _, (pixels, _) in batch])
         with autocast_for(self.device, self.state.config.train.precision):
             outputs = self.method.outputs(self.state, images, maps=False)
             probabilities = self.state.class_scores(outputs).softmax(dim=1)

@@ -1,0 +1,189 @@
+"""Draw the boxes for photos whose classes are known: what `fdcnet label` does."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fdcnet.data.decode import BadImage, image_size
+from fdcnet.errors import UserError, count
+from fdcnet.files import did_you_mean, locked, sha256, write_bytes
+from fdcnet.inference.localizer import Localizer
+from fdcnet.runtime.listener import Listener
+from fdcnet.store.bundle import has_bundle, read_current, read_description
+from fdcnet.teaching.label_boxes import LabelledPhoto, box_photos
+from fdcnet.teaching.label_corrections import Correction, is_unchanged, read_corrections
+from fdcnet.teaching.label_files import (
+    FORMATS,
+    MODEL,
+    Record,
+    check_output,
+    read_record,
+    refuse_edited,
+    write_format,
+    write_record,
+)
+from fdcnet.teaching.label_photos import KnownPhoto, KnownPhotos, other_photos, read_known_photos
+from fdcnet.teaching.label_sheet import contact_sheet
+from fdcnet.teaching.learn import learn
+
+SHEET = "index.html"
+
+
+@dataclass(frozen=True)
+class LabelReport:
+    """What `label` did. `photos` are in the order of the data set."""
+
+    out: Path
+    classes: tuple[str, ...]
+    photos: tuple[LabelledPhoto, ...]
+    written: tuple[Path, ...]
+    skipped: tuple[str, ...]  # unreadable photos, and photos that a format cannot hold, with the reason
+    seconds: float
+
+    @property
+    def num_reviewed(self) -> int:
+        return sum(photo.reviewed for photo in self.photos)
+
+
+def label(
+    photos: str | Path,
+    out: str | Path,
+    *,
+    model: str | Path | None = None,
+    formats: Sequence[str] = ("coco",),
+    corrections: str | Path | None = None,
+    others: str | Path | None = None,
+    copy_photos: bool = False,
+    labelstudio_url: str | None = None,
+    learn_options: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    cache_dir: Path | None = None,
+    listener: Listener | None = None,
+) -> LabelReport:
+    """Box each photo as the class that it is known to show, and write the boxes to the folder `out`.
+
+    Without `model`, a model is learned from these photos first and kept in `out`. `formats` are names in `FORMATS`.
+    `corrections` is a file of corrected boxes; corrected photos are kept as they are from then on. `others` is a folder
+    of photos without the object, needed to learn a single class. Formats that need the photos get links to them, or
+    copies with `copy_photos`. `learn_options` are passed to `fdcnet.learn`.
+    """
+    started = time.monotonic()
+    out, listener = Path(out), listener or Listener()
+    for name in formats:
+        if name not in FORMATS:
+            remedy = did_you_mean(name, FORMATS, f"Choose from {', '.join(FORMATS)}.")
+            raise UserError(f"There is no label format '{name}'.", remedy)
+    known = read_known_photos(photos)
+    for note in known.notes:
+        listener.note(note)
+    check_output(out)
+    record = read_record(out)
+    corrected = read_corrections(Path(corrections), known.photos, known.classes) if corrections else {}
+    refuse_edited(out, record, Path(corrections) if corrections else None)
+    missing = _missing_classes(known, out / MODEL if model is None else Path(model), model is not None)
+    if missing and model is None:
+        _check_lesson(known, missing, out / MODEL, others)
+
+    with _writing(out):
+        path = Path(model) if model is not None else out / MODEL
+        if missing:
+            dataset = known.to_learn_from(missing, Path(others) if others else None)
+            options = {"holdout": 0, "device": device, "cache_dir": cache_dir, "listener": listener}
+            learn(path, dataset, **options | dict(learn_options or {}))
+        checksum = read_current(path, lambda bundle: sha256(bundle / "weights.safetensors"))
+        localizer = Localizer.load(path, device)
+        usable = record if record.model == checksum else _reviewed(record)
+        boxed, skipped = _box(known.photos, usable, localizer, listener)
+        boxed = [_with_correction(photo, corrected.get(photo.name), record) for photo in boxed]
+        if not boxed:
+            raise UserError("No photo could be read.", "Run 'fdcnet data check' on the photos.")
+        formats = tuple(dict.fromkeys((*record.checksums, *formats)))
+        for name in formats:
+            skipped += write_format(name, out, known.classes, boxed, copy_photos, labelstudio_url)
+        write_bytes(out / SHEET, contact_sheet(known.title, boxed).encode("utf-8", "replace"))
+        write_record(out, checksum, known.classes, boxed, formats)
+    written = (out / SHEET, *(out / FORMATS[name].target for name in formats))
+    seconds = round(time.monotonic() - started, 1)
+    return LabelReport(out, known.classes, tuple(boxed), written, tuple(skipped), seconds)
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Lock the folder; remove it again if it is new and stays empty."""
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(out):
+            yield
+    except BaseException:
+        with suppress(OSError):
+            out.rmdir()  # fails if it holds anything
+        raise
+
+
+def _missing_classes(known: KnownPhotos, model: Path, is_given: bool) -> list[str]:
+    """Classes that the model does not know. A model that the user named must know all of them."""
+    if not is_given and not has_bundle(model):
+        return list(known.classes)
+    description = read_description(model)
+    learned = [entry["name"] for entry in description["classes"]]
+    missing = [name for name in known.classes if name not in learned]
+    if missing and is_given:
+        problem = f"{model} does not know the class '{missing[0]}'."
+        teach = f"Teach it: fdcnet learn {model} PHOTOS. Or leave out --model."
+        raise UserError(problem, did_you_mean(missing[0], learned, teach))
+    return missing
+
+
+def _check_lesson(known: KnownPhotos, missing: Sequence[str], model: Path, others: str | Path | None) -> None:
+    if others is not None:
+        other_photos(Path(others))
+    elif len(missing) == 1 and not has_bundle(model):
+        raise UserError(
+            f"There is one class only, '{missing[0]}'. A model learns where an object is by telling classes apart.",
+            "Add --others DIR with photos of other things, or --model M if a model knows the class.",
+        )
+
+
+def _reviewed(record: Record) -> Record:
+    """Boxes that a person reviewed do not depend on the model."""
+    return replace(record, photos={name: entry for name, entry in record.photos.items() if entry[2]})
+
+
+def _box(
+    photos: Sequence[KnownPhoto], record: Record, localizer: Localizer, listener: Listener
+) -> tuple[list[LabelledPhoto], list[str]]:
+    """Box the photos that the record does not hold; -> all photos in order, and unreadable ones with the reason."""
+    kept = {photo.name: found for photo in photos if (found := _recorded(photo, record)) is not None}
+    new = [photo for photo in photos if photo.name not in kept]
+    skipped: list[str] = []
+    boxed = dict(kept)
+    for number, found in enumerate(box_photos(localizer, new, lambda name, why: skipped.append(f"{name}: {why}")), 1):
+        boxed[found.name] = found
+        listener.progress("boxing", number, len(new))
+    if skipped:
+        listener.note(f"Skipped {count(len(skipped), 'unreadable photo')}.")
+    return [boxed[photo.name] for photo in photos if photo.name in boxed], skipped
+
+
+def _recorded(photo: KnownPhoto, record: Record) -> LabelledPhoto | None:
+    """What an earlier run found, unless the photo or its labels have changed since."""
+    if photo.name not in record.photos:
+        return None
+    size, annotations, reviewed = record.photos[photo.name]
+    with suppress(BadImage):
+        same_labels = reviewed or {a.class_name for a in annotations} == set(photo.class_names)
+        if same_labels and image_size(photo.path) == size:
+            return LabelledPhoto(photo.path, photo.name, size, annotations, reviewed)
+    return None
+
+
+def _with_correction(photo: LabelledPhoto, correction: Correction | None, record: Record) -> LabelledPhoto:
+    if correction is None:
+        return photo
+    recorded = record.photos.get(photo.name)
+    if recorded and not correction.submitted and is_unchanged(correction, recorded[1]):
+        return photo
+    return replace(photo, annotations=correction.annotations, reviewed=True)
