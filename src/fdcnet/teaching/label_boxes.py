@@ -1,6 +1,6 @@
 """Box photos as their known classes, with a confidence that ranks the boxes.
 
-Each photo is seen plain, mirrored and enlarged. The box comes from the average of the three maps.
+Each photo is seen plain, mirrored and reduced. The box comes from the average of the three maps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,8 @@ from fdcnet.inference.outline import outline
 from fdcnet.runtime.device import autocast_for
 from fdcnet.teaching.label_photos import KnownPhoto
 
-ZOOM = 1.25  # size of the enlarged view
+REDUCTION = 5 / 7  # side of the reduced view
+THRESHOLD_STEP = 0.2  # a sharp mask keeps its box if the threshold changes by this much
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,12 @@ def _look(localizer: Localizer, batch: Sequence[_Item]) -> tuple[NDArray[np.floa
     """-> normalised maps (B, views, side, side), and the mean score of the known class"""
     images = localizer.as_input([item.pixels for item in batch])
     labels = torch.tensor([item.label for item in batch], device=localizer.device)
-    zoomed = round(ZOOM * localizer.side / 32) * 32
-    enlarged = F.interpolate(images, size=(zoomed, zoomed), mode="bilinear", align_corners=False)
+    side = max(32, round(REDUCTION * localizer.side / 32) * 32)  # networks reduce photos by factors of up to 32
+    reduced = F.interpolate(images, size=(side, side), mode="bilinear", align_corners=False, antialias=True)
     maps: list[Tensor] = []
     scores: list[Tensor] = []
     with autocast_for(localizer.device, localizer.state.config.train.precision):
-        for view, is_mirrored in ((images, False), (images.flip(-1), True), (enlarged, False)):
+        for view, is_mirrored in ((images, False), (images.flip(-1), True), (reduced, False)):
             outputs = localizer.method.outputs(localizer.state, view, maps=False)
             masks = localizer.method.masks_of(localizer.state, outputs, labels)
             maps.append(_prepare(masks.flip(-1) if is_mirrored else masks, localizer))
@@ -126,5 +127,8 @@ def _confidence(
 ) -> float:
     """Agreement of the views, times sharpness of the mask, times class score; each from 0 to 1."""
     agreement = np.mean([geometry.iou(box, geometry.largest_region(view > threshold)) for view in maps])
-    sharpness = np.abs(2 * mean - 1).mean()
-    return float(agreement * sharpness * score)
+    low, high = max(threshold - THRESHOLD_STEP, 0.0), min(threshold + THRESHOLD_STEP, 0.95)
+    stability = geometry.iou(geometry.largest_region(mean > low), geometry.largest_region(mean > high)).item()
+    x0, y0, x1, y1 = box.astype(int)
+    concentration = mean[y0:y1, x0:x1].sum() / max(mean.sum(), 1e-9)
+    return float(agreement * stability * concentration * score)
