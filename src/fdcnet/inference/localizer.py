@@ -181,14 +181,16 @@ class Localizer:
         if batch:
             yield from self._predict_batch(batch, request)
 
-    def decode_ahead(self, sources: Iterable[Any], ahead: int) -> Iterator[tuple[Photo, Future[Decoded]]]:
+    def decode_ahead(
+        self, sources: Iterable[Any], ahead: int, side: int | None = None
+    ) -> Iterator[tuple[Photo, Future[Decoded]]]:
         """Photos in order, with at most `ahead` of them decoded in advance."""
         pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="decode")
         try:
             pending: deque[tuple[Photo, Future[Decoded]]] = deque()
             for source in prefetch(sources):  # reading a video decodes its frames
                 photo = as_photo(source)
-                pending.append((photo, pool.submit(photo.decode, self.side)))
+                pending.append((photo, pool.submit(photo.decode, side or self.side)))
                 if len(pending) > ahead:
                     yield pending.popleft()
             while pending:

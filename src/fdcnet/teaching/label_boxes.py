@@ -1,10 +1,11 @@
 """Box photos as their known classes, with a confidence that ranks the boxes.
 
-Each photo is seen plain, mirrored and reduced. The box comes from the average of the three maps.
+Each photo is seen plain, mirrored and enlarged. The box comes from the average of the three maps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from fdcnet.inference.outline import outline
 from fdcnet.runtime.device import autocast_for
 from fdcnet.teaching.label_photos import KnownPhoto
 
-REDUCTION = 5 / 7  # side of the reduced view
+ZOOM = 9 / 7  # 288 pixels for networks that see 224
 THRESHOLD_STEP = 0.2  # a sharp mask keeps its box if the threshold changes by this much
 
 
@@ -61,7 +62,7 @@ def box_photos(
     known = {photo.name: photo for photo in photos}
     batch: list[_Item] = []
     sources = (Photo(photo.path, photo.name) for photo in photos)
-    for source, decoded in localizer.decode_ahead(sources, ahead=batch_size):
+    for source, decoded in localizer.decode_ahead(sources, batch_size, _enlarged_side(localizer)):
         try:
             pixels, image_size = decoded.result()
         except BadImage as error:
@@ -90,20 +91,24 @@ def _box_batch(localizer: Localizer, batch: Sequence[_Item]) -> Iterator[Labelle
 @torch.inference_mode()
 def _look(localizer: Localizer, batch: Sequence[_Item]) -> tuple[NDArray[np.float32], list[float]]:
     """-> normalised maps (B, views, side, side), and the mean score of the known class"""
-    images = localizer.as_input([item.pixels for item in batch])
+    enlarged = localizer.as_input([item.pixels for item in batch])
+    size = (localizer.side, localizer.side)
+    images = F.interpolate(enlarged, size=size, mode="bilinear", align_corners=False, antialias=True)
     labels = torch.tensor([item.label for item in batch], device=localizer.device)
-    side = max(32, round(REDUCTION * localizer.side / 32) * 32)  # networks reduce photos by factors of up to 32
-    reduced = F.interpolate(images, size=(side, side), mode="bilinear", align_corners=False, antialias=True)
     maps: list[Tensor] = []
     scores: list[Tensor] = []
     with autocast_for(localizer.device, localizer.state.config.train.precision):
-        for view, is_mirrored in ((images, False), (images.flip(-1), True), (reduced, False)):
+        for view, is_mirrored in ((images, False), (images.flip(-1), True), (enlarged, False)):
             outputs = localizer.method.outputs(localizer.state, view, maps=False)
             masks = localizer.method.masks_of(localizer.state, outputs, labels)
             maps.append(_prepare(masks.flip(-1) if is_mirrored else masks, localizer))
             probabilities = localizer.state.class_scores(outputs).softmax(dim=1)
             scores.append(probabilities.gather(1, labels[:, None])[:, 0])
     return torch.stack(maps, dim=1).cpu().numpy(), torch.stack(scores).mean(dim=0).tolist()
+
+
+def _enlarged_side(localizer: Localizer) -> int:
+    return round(ZOOM * localizer.side / 32) * 32  # networks reduce photos by factors of up to 32
 
 
 def _prepare(masks: Tensor, localizer: Localizer) -> Tensor:
@@ -119,16 +124,18 @@ def _annotate(maps: NDArray[np.float32], score: float, localizer: Localizer, ite
     scale = np.array(item.image_size) / side
     polygon = tuple((float(x), float(y)) for x, y in outline(mean > threshold) * scale)
     class_name = localizer.classes[item.label]
-    return Annotation(class_name, (x0, y0, x1, y1), _confidence(maps, mean, box, threshold, score), polygon)
+    return Annotation(class_name, (x0, y0, x1, y1), _confidence(maps, threshold, score), polygon)
 
 
-def _confidence(
-    maps: NDArray[np.float32], mean: NDArray[np.float32], box: NDArray[np.float64], threshold: float, score: float
-) -> float:
-    """Agreement of the views, times sharpness of the mask, times class score; each from 0 to 1."""
-    agreement = np.mean([geometry.iou(box, geometry.largest_region(view > threshold)) for view in maps])
-    low, high = max(threshold - THRESHOLD_STEP, 0.0), min(threshold + THRESHOLD_STEP, 0.95)
-    stability = geometry.iou(geometry.largest_region(mean > low), geometry.largest_region(mean > high)).item()
-    x0, y0, x1, y1 = box.astype(int)
-    concentration = mean[y0:y1, x0:x1].sum() / max(mean.sum(), 1e-9)
-    return float(agreement * stability * concentration * score)
+def _confidence(maps: NDArray[np.float32], threshold: float, score: float) -> float:
+    """Agreement of the views, times sharpness of their masks, times class score; each from 0 to 1.
+
+    ours: results/label.json
+    """
+    boxes, low, high = (
+        [geometry.largest_region(view > level) for view in maps]
+        for level in (threshold, max(threshold - THRESHOLD_STEP, 0.0), min(threshold + THRESHOLD_STEP, 0.95))
+    )
+    agreement = np.mean([geometry.iou(first, second) for first, second in combinations(boxes, 2)])
+    sharpness = np.mean([geometry.iou(*pair) for pair in zip(low, high, strict=True)])
+    return float(agreement * sharpness * score)
