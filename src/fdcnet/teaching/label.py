@@ -91,7 +91,7 @@ def label(
         path = Path(model) if model is not None else out / MODEL
         if missing:
             dataset = known.to_learn_from(missing, Path(others) if others else None)
-            options = {"holdout": 0, "device": device, "cache_dir": cache_dir, "listener": listener}
+            options: dict[str, Any] = {"holdout": 0, "device": device, "cache_dir": cache_dir, "listener": listener}
             learn(path, dataset, **options | dict(learn_options or {}))
         checksum = read_current(path, lambda bundle: sha256(bundle / "weights.safetensors"))
         localizer = Localizer.load(path, device)
