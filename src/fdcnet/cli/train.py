@@ -10,6 +10,7 @@ from fdcnet.cli import options
 from fdcnet.cli.console import console, errors, watcher
 
 DEFAULTS = options.DEFAULTS
+LIGHT_VIEWS = 3
 
 
 def train(
@@ -32,6 +33,12 @@ def train(
         int | None,
         typer.Option(help=f"Classes in each later task; 0: all that remain. [default: {DEFAULTS.data.step_classes}]"),
     ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help=f"Epochs of each task. [default: {DEFAULTS.train.step_epochs}]")
+    ] = None,
+    light: Annotated[
+        bool, typer.Option("--light", help=f"Freeze the backbone: much faster on a CPU (train.views={LIGHT_VIEWS}).")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Run folder. [default: runs/DATA-BACKBONE-METHOD-SEED]")
     ] = None,
@@ -56,7 +63,7 @@ def train(
     The first task learns `--base` classes, and each later task `--step` more. Photos of earlier tasks are gone, except
     those in the method's memory. Boxes in the data are used for evaluation only.
 
-    Example: `fdcnet train birds/ --method baseline --backbone efficientnet_lite0 --base 10 --step 5`
+    Example: `fdcnet train birds/ --base 10 --step 5`
     """
     from fdcnet.data.cache import default_cache_dir
     from fdcnet.data.sources import open_dataset
@@ -75,6 +82,9 @@ def train(
         data__step_classes=step,
         model__backbone=backbone,
         model__weights=weights,
+        train__base_epochs=epochs,
+        train__step_epochs=epochs,
+        train__views=LIGHT_VIEWS if light else None,
     )
     dataset = open_dataset(config.data)
     for note in dataset.notes:

@@ -28,6 +28,7 @@ LIGHT_SEEN, FULL_SEEN = 3000, 12000  # photos seen in all, however many there ar
 COMMON: Mapping[str, Any] = {
     "method": "baseline",
     "model.backbone": BACKBONE,
+    "model.classifier": "linear",
     "protocols": [{"map": "class", "frame": "image", "crops": 2, "average": "image"}],
 }
 LIGHT_MODEL: Mapping[str, Any] = {  # ours: results/tuning.md, light training
