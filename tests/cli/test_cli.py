@@ -340,9 +340,9 @@ for arguments in [["--help"], ["--version"], *([*verb.split(), "--help"] for ver
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as said:
         app(arguments, prog_name="fdcnet")
     assert said.getvalue(), arguments
-assert dict(options._methods("fd")) == {"fdcnet": fdcnet.METHODS.summaries()["fdcnet"]}
-assert [name for name, _ in options._backbones("mobile")] == ["mobilenet_v1"]
-assert "cub200-mobilenet_v1-fdcnet" in dict(options._recipes("cub200-mobile"))
+assert dict(options.complete_method("fd")) == {"fdcnet": fdcnet.METHODS.summaries()["fdcnet"]}
+assert [name for name, _ in options.complete_backbone("mobile")] == ["mobilenet_v1"]
+assert "cub200-mobilenet_v1-fdcnet" in dict(options.complete_recipe("cub200-mobile"))
 assert "joint" in fdcnet.METHODS and fdcnet.load_config().seed == 0
 heavy = {"torch", "numpy", "scipy", "PIL"} & set(sys.modules)
 assert not heavy, heavy

@@ -26,6 +26,7 @@ from fdcnet.cli import (
     serve,
     train,
     verify,
+    weights,
 )
 from fdcnet.cli.console import errors
 from fdcnet.errors import UserError
@@ -74,6 +75,7 @@ app.command("compare")(compare.compare)
 app.command("methods")(methods.methods)
 app.add_typer(data.app, name="data")
 app.add_typer(config.app, name="config")
+app.add_typer(weights.app, name="weights")
 app.command("doctor")(doctor.doctor)
 
 

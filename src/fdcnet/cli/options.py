@@ -15,19 +15,19 @@ DEFAULTS = config.Config()
 LAYOUTS = ", ".join(reversed(FORMATS.summaries().values()))
 
 
-def _methods(incomplete: str) -> Iterator[tuple[str, str]]:
+def complete_method(incomplete: str) -> Iterator[tuple[str, str]]:
     return _starting_with(incomplete, METHODS.summaries())
 
 
-def _backbones(incomplete: str) -> Iterator[tuple[str, str]]:
+def complete_backbone(incomplete: str) -> Iterator[tuple[str, str]]:
     return _starting_with(incomplete, BACKBONES.summaries())
 
 
-def _recipes(incomplete: str) -> Iterator[tuple[str, str]]:
+def complete_recipe(incomplete: str) -> Iterator[tuple[str, str]]:
     return _starting_with(incomplete, dict.fromkeys(config.recipe_names(), ""))
 
 
-def _formats(incomplete: str) -> Iterator[tuple[str, str]]:
+def complete_format(incomplete: str) -> Iterator[tuple[str, str]]:
     return _starting_with(incomplete, {"auto": "detect the layout", **FORMATS.summaries()})
 
 
@@ -43,7 +43,7 @@ Method = Annotated[
     typer.Option(
         "--method",
         "-m",
-        autocompletion=_methods,
+        autocompletion=complete_method,
         help=f"Method; `fdcnet methods` explains them. [default: {DEFAULTS.method}]",
     ),
 ]
@@ -52,7 +52,7 @@ Backbone = Annotated[
     typer.Option(
         "--backbone",
         "-b",
-        autocompletion=_backbones,
+        autocompletion=complete_backbone,
         help=f"Backbone: {', '.join(BACKBONES)}. [default: {DEFAULTS.model.backbone}]",
     ),
 ]
@@ -62,12 +62,12 @@ Recipe = Annotated[
         "--recipe",
         "-r",
         metavar="NAME",
-        autocompletion=_recipes,
+        autocompletion=complete_recipe,
         help="Recipe name (see `fdcnet config list`), or a YAML file.",
     ),
 ]
 Format = Annotated[
-    str, typer.Option(autocompletion=_formats, help=f"Layout of the photos: auto, {', '.join(FORMATS)}.")
+    str, typer.Option(autocompletion=complete_format, help=f"Layout of the photos: auto, {', '.join(FORMATS)}.")
 ]
 Set = Annotated[
     list[str],

