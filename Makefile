@@ -6,13 +6,15 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 # Waiting threads that sleep instead of spinning: several times as fast where other programs want the same cores.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help setup demo test test-long lint docs clean
+.PHONY: help setup demo test test-long test-oldest test-newest wheel-test lint docs clean
 
 help:
 	@echo "make setup   create .venv with the fdcnet command"
 	@echo "make demo    learn class after class on generated photos, then write report.html (3 minutes)"
 	@echo "make test    lint and all tests"
 	@echo "make test-long   the tests that make test leaves out because they take minutes"
+	@echo "make test-oldest, make test-newest   a slice of the tests with the lowest and newest dependencies but torch"
+	@echo "make wheel-test   build the wheel, install it elsewhere, and use it as a new user would"
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    build the documentation as a site in site/"
 
@@ -31,19 +33,39 @@ docs: .venv/docs.done
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "Open site/index.html"
 
+# What touches other packages most; the rest of the tests adds hours and no dependency.
+SLICE := tests/test_registry.py tests/test_config.py tests/cli/test_cli.py tests/data/test_check.py tests/store/test_bundle.py \
+	tests/inference/test_export.py tests/inference/test_localizer.py tests/web/test_api.py
+TORCH := $(shell sed -n '/^torch==/p' constraints.txt)
+test-oldest test-newest: test-%:
+	rm -rf .venv-$* && $(PYTHON) -m venv .venv-$*
+	$(PYTHON) .ci/requirements.py $* > .venv-$*/requirements.txt
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check '$(TORCH)' --requirement .venv-$*/requirements.txt
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest -n auto $(SLICE)
+wheel-test: .venv/release.done
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python tests/e2e/use_wheel.py dist/*.whl
+
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fdcnet needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 2; }
 	@$(PYTHON) -c 'import ensurepip' || { echo "Python has no venv: apt-get install python3-venv"; exit 2; }
 	$(PYTHON) -m venv .venv
 .venv/setup.done: .venv/bin/pip pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[lite,web]'
+	$(INSTALL) --editable '.[web]'
 	@touch $@
 .venv/dev.done: .venv/setup.done
-	$(INSTALL) --editable '.[lite,web,onnx,video,dev]'
+	$(INSTALL) --editable '.[all,dev]'
+	@touch $@
+
+.venv/release.done: .venv/setup.done
+	$(INSTALL) --editable '.[release]'
 	@touch $@
 .venv/docs.done: .venv/setup.done
 	$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 clean:
-	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-oldest .venv-newest build dist site .mypy_cache .ruff_cache .pytest_cache

