@@ -16,6 +16,16 @@ def test_flags_beat_overrides_beat_the_recipe_beats_the_defaults(tmp_path: Path)
     assert (loaded.memory.budget, loaded.train.optim.lr, loaded.method) == (7, 0.5, Config().method)
 
 
+def test_groups_are_given_as_dicts() -> None:
+    loaded = config.load(
+        None, ["train.batch_size=16"], data={"base_classes": 3}, train={"optim": {"lr": 0.5}}, seed=None
+    )
+    assert (loaded.data.base_classes, loaded.train.optim.lr, loaded.train.batch_size) == (3, 0.5, 16)
+    assert loaded == config.load(None, ["data.base_classes=3", "train.optim.lr=0.5", "train.batch_size=16"])
+    with pytest.raises(UserError, match=r"no setting 'train\.optim\.rate'"):
+        config.load(train={"optim": {"rate": 1}})
+
+
 def test_one_key_of_a_group_leaves_its_others_as_they_are() -> None:
     """Also in a group whose defaults are not those of its class."""
     usual = config.load().drift.optim

@@ -304,11 +304,14 @@ class Config:
 
 
 def load(recipe: str | Path | None = None, overrides: typing.Sequence[str] = (), **flags: Any) -> Config:
-    """Resolve the settings. `overrides` are `a.b=c` strings; `flags` have `__` for dots, and None where not given."""
+    """Resolve the settings. `overrides` are `a.b=c` strings; `flags` are settings and groups of them, or None.
+
+    Example: `load(method="fdcnet", data={"base_classes": 10}, train={"optim": {"lr": 0.002}})`
+    """
     values = read_recipe(find_recipe(recipe)) if recipe else {}
     for key, value in parse_overrides(overrides).items():
         _assign(values, key, value)
-    for key, value in flags.items():
+    for key, value in leaves(flags):
         if value is not None:
             _assign(values, key.replace("__", "."), value)
     return from_dict(Config, values)

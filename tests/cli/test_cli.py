@@ -317,6 +317,10 @@ VERBS = {
     ("data", "check"): "Open every photo and report problems",
     ("config", "list"): "List the recipes",
     ("config", "show"): "Print the settings as a recipe",
+    ("weights", "list"): "List the backbones and the weights",
+    ("weights", "fetch"): "Download the weights",
+    ("weights", "verify"): "Show which backbone a weights file belongs to",
+    ("weights", "convert"): "Convert a frozen TensorFlow graph",
     ("doctor",): "Show the device, versions, extras",
 }
 
