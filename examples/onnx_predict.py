@@ -8,12 +8,19 @@ import onnxruntime
 from PIL import Image, ImageOps
 from scipy import ndimage
 
+if len(sys.argv) != 3:
+    sys.exit("Usage: python onnx_predict.py MODEL.onnx PHOTO")
 session = onnxruntime.InferenceSession(sys.argv[1])
 metadata = session.get_modelmeta().custom_metadata_map
 classes, threshold = json.loads(metadata["classes"]), json.loads(metadata["postprocessing"])["threshold"]
-photo = ImageOps.exif_transpose(Image.open(sys.argv[2])).convert("RGB")
-size = json.loads(metadata["preprocessing"])["size"]
-square = photo.resize(size, Image.Resampling.BILINEAR)
+
+photo = ImageOps.exif_transpose(Image.open(sys.argv[2]))
+if photo.mode.startswith("I"):  # 16-bit grey
+    photo = Image.fromarray(np.rint(np.asarray(photo) / 257).astype(np.uint8))
+photo = photo.convert("RGBA")  # transparent parts become white
+photo = Image.alpha_composite(Image.new("RGBA", photo.size, "white"), photo).convert("RGB")
+square = photo.resize(json.loads(metadata["preprocessing"])["size"], Image.Resampling.BILINEAR)
+
 [scores], [maps] = session.run(["scores", "maps"], {"photos": np.asarray(square)[None]})
 heat = maps[scores.argmax()]
 heat = (heat - heat.min()) / max(np.ptp(heat), 1e-9)

@@ -75,17 +75,43 @@ def test_onnx_is_valid_and_has_metadata(exported: Path) -> None:
     assert str(ROOT) not in str(model)
 
 
-def test_the_example_runs_without_torch(taught: Path, exported: Path) -> None:
-    example = ROOT / "examples" / "onnx_predict.py"
-    assert len([line for line in example.read_text().splitlines() if line and not line.startswith('"""')]) <= 22
-    photo = sorted((taught / "photos" / "test").rglob("*.jpg"))[0]
-    code = f"import sys, runpy; sys.modules['torch'] = sys.modules['fdcnet'] = None; runpy.run_path({str(example)!r})"
+EXAMPLE = ROOT / "examples" / "onnx_predict.py"
+KINDS: dict[str, Callable[[Image.Image, Path], None]] = {
+    "jpg": lambda photo, path: photo.save(path, "JPEG", quality=95),
+    "16-bit png": lambda photo, path: Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 257).save(
+        path, "PNG"
+    ),
+    "transparent png": lambda photo, path: half_transparent(photo).save(path, "PNG"),
+    "palette gif": lambda photo, path: photo.quantize(64).save(path, "GIF"),
+    "cmyk jpg": lambda photo, path: photo.convert("CMYK").save(path, "JPEG", quality=95),
+}
+
+
+def half_transparent(photo: Image.Image) -> Image.Image:
+    photo = photo.convert("RGBA")
+    photo.putalpha(Image.linear_gradient("L").resize(photo.size))
+    return photo
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_example_agrees_with_predict_and_needs_no_torch(
+    kind: str, taught: Path, exported: Path, tmp_path: Path
+) -> None:
+    photo = tmp_path / "photo"
+    KINDS[kind](Image.open(sorted((taught / "photos" / "test").rglob("*.jpg"))[0]), photo)
+    code = f"import sys, runpy; sys.modules['torch'] = sys.modules['fdcnet'] = None; runpy.run_path({str(EXAMPLE)!r})"
     done = subprocess.run([sys.executable, "-c", code, exported, photo], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = Localizer.load(taught / "run" / "model", device="cpu").predict(photo)
     name, _, box = done.stdout.strip().partition("%")
     assert name == f"{found.class_name} {100 * found.score:.0f}"
     assert np.abs(np.array(json.loads(box)) - np.array(found.box_xyxy)).max() <= 2
+
+
+def test_the_example_is_short_and_shows_its_usage() -> None:
+    assert len([line for line in EXAMPLE.read_text().splitlines() if line and not line.startswith('"""')]) <= 27
+    done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.startswith("Usage: python onnx_predict.py MODEL.onnx PHOTO")
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,17 @@ def test_with_two_gpus() -> None:
     assert "sees 2, counted from cuda:0" in error.value.remedy
 
 
-@pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "meta", "xla", "mps"])
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="there is an Apple GPU")
+def test_an_apple_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UserError, match="no Apple GPU"):
+        find_device("mps")
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "meta", "xla"])
 def test_what_is_no_device_here(name: str) -> None:
     with pytest.raises(UserError, match=f"There is no device '{name}'") as error:
         find_device(name)
-    assert error.value.remedy == "Choose auto, cpu, cuda or cuda:N."
+    assert error.value.remedy == "Choose auto, cpu, cuda, cuda:N or mps."
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import typer
 from fdcnet import config as settings
 from fdcnet.cli import options
 from fdcnet.cli.console import console, errors, watcher
+from fdcnet.errors import UserError
 
 DEFAULTS = options.DEFAULTS
 LIGHT_VIEWS = 3
@@ -54,6 +55,9 @@ def train(
             help=f"Seed for the order of photos and classes, crops, initialization. [default: {DEFAULTS.seed}]"
         ),
     ] = None,
+    log: Annotated[
+        str | None, typer.Option(metavar="tensorboard", help="Also log to RUN/tensorboard for TensorBoard.")
+    ] = None,
     device: options.Device = None,
     cache: options.Cache = None,
     set_: options.Set = [],  # noqa: B006 typer copies it
@@ -69,6 +73,7 @@ def train(
     from fdcnet.data.sources import open_dataset
     from fdcnet.report.page import write_report
     from fdcnet.report.tables import BRIEF, results_table, to_rich
+    from fdcnet.runtime.tensorboard import TensorBoard
     from fdcnet.training.run import train as run_training
 
     config = settings.load(
@@ -86,6 +91,8 @@ def train(
         train__step_epochs=epochs,
         train__views=LIGHT_VIEWS if light else None,
     )
+    if log not in (None, "tensorboard"):
+        raise UserError(f"There is no log '{log}'.", "Use --log tensorboard.")
     dataset = open_dataset(config.data)
     for note in dataset.notes:
         console.print(note, markup=False)
@@ -97,7 +104,7 @@ def train(
             run_dir,
             resume=resume,
             base_model=base_model,
-            listener=watcher(),
+            listener=TensorBoard(run_dir / "tensorboard", watcher()) if log else watcher(),
             cache_dir=cache or default_cache_dir(),
         )
     except KeyboardInterrupt:

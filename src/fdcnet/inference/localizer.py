@@ -20,6 +20,7 @@ from fdcnet.data.photo import Photo, as_photo, is_batch
 from fdcnet.data.records import Dataset
 from fdcnet.errors import UserError
 from fdcnet.files import did_you_mean
+from fdcnet.inference import hub
 from fdcnet.inference.prediction import ClassScore, Prediction, find_boxes
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
@@ -77,8 +78,12 @@ class Localizer:
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> "Localizer":
-        """Load a model that `fdcnet learn` made, or runs/NAME/model. The photos in its memory are not read."""
-        return cls(load_bundle(Path(path), memory=False), device)
+        """Load a model: one that `fdcnet learn` made, runs/NAME/model, or hf://owner/name from the Hugging Face hub.
+
+        The photos in its memory are not read.
+        """
+        folder = hub.download(path) if hub.is_address(path) else Path(path)
+        return cls(load_bundle(folder, memory=False), device)
 
     @classmethod
     def learn(

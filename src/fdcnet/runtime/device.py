@@ -15,8 +15,10 @@ def find_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise UserError(f"There is no device '{name}'.", "Choose auto, cpu, cuda or cuda:N.")
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"There is no device '{name}'.", "Choose auto, cpu, cuda, cuda:N or mps.")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError("PyTorch sees no Apple GPU (mps).", "Use --device cpu, or see 'fdcnet doctor'.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("A GPU was asked for, but PyTorch sees none.", "Use --device cpu, or see 'fdcnet doctor'.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

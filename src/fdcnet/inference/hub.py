@@ -1,0 +1,62 @@
+"""Models on the Hugging Face hub, named hf://owner/name or hf://owner/name@revision."""
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fdcnet.errors import UserError
+
+ADDRESS = re.compile(r"hf:/{1,2}(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
+"""A single slash is what remains of two where a shell option was read as a path."""
+
+
+def is_address(path: str | Path) -> bool:
+    return str(path).startswith("hf:/")
+
+
+def download(address: str | Path) -> Path:
+    """The folder of a model, from the hub or from its cache."""
+    name, revision = _parse(address)
+    hub = _package()
+    try:
+        return Path(hub.snapshot_download(name, revision=revision, allow_patterns=["*.json", "*.safetensors"]))
+    except Exception as error:  # the package raises a dozen kinds, from the network's to its own
+        raise _failed(f"{address} cannot be downloaded", error) from error
+
+
+def upload(model: Path, address: str, private: bool = False) -> str:
+    """Upload a model without the photos in its memory; returns the address of its page."""
+    from fdcnet.inference.export import export_without_memory  # it imports the localizer, which imports this module
+
+    name, revision = _parse(address)
+    hub = _package()
+    with tempfile.TemporaryDirectory() as folder:
+        export_without_memory(model, Path(folder) / "model")
+        try:
+            page = hub.create_repo(name, private=private, exist_ok=True)
+            hub.upload_folder(repo_id=name, folder_path=Path(folder) / "model", revision=revision)
+        except Exception as error:
+            raise _failed(f"{model} cannot be uploaded to {name}", error) from error
+    return str(page)
+
+
+def _parse(address: str | Path) -> tuple[str, str | None]:
+    found = ADDRESS.fullmatch(str(address))
+    if not found:
+        raise UserError(f"{address} is not the name of a model on the hub.", "Write it as hf://owner/name.")
+    return found["name"], found["revision"]
+
+
+def _package() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        problem = "Models on the Hugging Face hub need the package huggingface_hub."
+        raise UserError(problem, "Install it: pip install 'fdcnet[hub]'") from error
+    return huggingface_hub
+
+
+def _failed(what: str, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())[:200]
+    return UserError(f"{what}: {reason}", "Check the name and the network; for private models run 'hf auth login'.")
