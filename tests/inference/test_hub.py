@@ -80,7 +80,13 @@ def hub(tmp_path: Path) -> Iterator[dict[str, str]]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
         own = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hub"), "HF_TOKEN": "hf_x", "no_proxy": "127.0.0.1"}
-        yield {**os.environ, **own, "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+        yield {
+            **os.environ,
+            **own,
+            "FDCNET_CACHE": str(tmp_path / "cache"),
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        }
         server.shutdown()
 
 
@@ -95,7 +101,7 @@ model = Path(sys.argv[1])
 print(upload(model, "hf://me/birds"))
 assert Localizer.load("hf://me/birds", "cpu").classes == Localizer.load(model, "cpu").classes
 assert Localizer.load(Path("hf://me/birds@main"), "cpu").classes
-print(sorted(file.name for file in download("hf://me/birds").iterdir()))
+print(sorted(file.name for file in download("hf://me/birds").rglob("*")))
 """
     command = [sys.executable, "-c", code, str(taught / "run" / "model")]
     done = subprocess.run(command, env=hub, capture_output=True, text=True, check=False)

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from fdcnet.data.cache import default_cache_dir
 from fdcnet.errors import UserError
 
 ADDRESS = re.compile(r"hf:/{1,2}(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
@@ -16,11 +17,14 @@ def is_address(path: str | Path) -> bool:
 
 
 def download(address: str | Path) -> Path:
-    """The folder of a model, from the hub or from its cache."""
+    """The folder of a model in our cache; only what changed on the hub is downloaded."""
     name, revision = _parse(address)
     hub = _package()
+    # The package's own cache is made of links, which a model may not contain.
+    folder = default_cache_dir() / "hub" / name.replace("/", "--") / (revision or "main").replace("/", "--")
     try:
-        return Path(hub.snapshot_download(name, revision=revision, allow_patterns=["*.json", "*.safetensors"]))
+        hub.snapshot_download(name, revision=revision, local_dir=folder, allow_patterns=["*.json", "*.safetensors"])
+        return folder
     except Exception as error:  # the package raises a dozen kinds, from the network's to its own
         raise _failed(f"{address} cannot be downloaded", error) from error
 
