@@ -19,7 +19,15 @@ from fdcnet.data.records import Dataset
 from fdcnet.data.synthetic import make_synthetic
 from guides import GUIDES, ROOT, blocks, shell_lines
 
-CLASSES = {"first-photos/": slice(0, 2), "new-photos/": slice(2, 4), "ten/": slice(4, 6), "five/": slice(6, 8)}
+CLASSES = {
+    "first-photos/": slice(0, 2),
+    "new-photos/": slice(2, 4),
+    "ten/": slice(4, 6),
+    "five/": slice(6, 8),
+    "herons/": slice(0, 1),
+    "landscapes/": slice(1, 3),
+}
+MODELS = {"predict.md": "runs/birds/model", "label.md": "boxes/model"}  # that a guide has from elsewhere
 RUN_ELSEWHERE = {
     "demo": "tests/e2e/test_demo.py",
     "serve": "tests/e2e/test_serve_command.py",
@@ -41,10 +49,10 @@ def make_folder(name: str, photos: Dataset, further: Dataset) -> None:
                 shutil.copytree(root / part / label, Path(name) / part / label)
 
 
-def make_files(photo: Path) -> None:
+def make_files(photos: Dataset) -> None:
     """Single files that the guides name."""
     Path("archive/2020").mkdir(parents=True)
-    with Image.open(photo) as image:
+    with Image.open(photos.train[0].path) as image:
         for name in ("photo.jpg", "archive/2020/a.jpg"):
             image.save(name)
         frame = av.VideoFrame.from_image(image)
@@ -52,7 +60,9 @@ def make_files(photo: Path) -> None:
         stream = clip.add_stream("mpeg4", rate=5)
         stream.width, stream.height, stream.pix_fmt = frame.width, frame.height, "yuv420p"
         clip.mux([*stream.encode(frame), *stream.encode()])
-    Path("list.csv").write_text("path,label\nphoto.jpg,disc\n")
+    first, second = photos.classes[:2]
+    Path("list.csv").write_text(f"path,label\nphoto.jpg,{first}\n")
+    Path("pond.csv").write_text(f"path,label\nphoto.jpg,{first}\narchive/2020/a.jpg,{first}|{second}\n")
     Path("mine.yaml").write_text("method: baseline\n")
 
 
@@ -90,10 +100,11 @@ def prepare(commands: list[list[str]], photos: Dataset, monkeypatch: pytest.Monk
     further = make_synthetic(folder / "further", num_classes=1, train_per_class=6, size=40, seed=1)
     (folder / "here").mkdir()
     monkeypatch.chdir(folder / "here")
-    make_files(photos.train[0].path)
+    make_files(photos)
     for words in commands:
         for before, word in itertools.pairwise(words):
-            if re.match(r"data/|[\w-]+/$", word) and not before.startswith("--") and not Path(word).exists():
+            is_input = not before.startswith("--") or before == "--others"
+            if is_input and re.match(r"data/|[\w-]+/$", word) and not Path(word).exists():
                 make_folder(word, photos, further)
 
 
@@ -114,8 +125,8 @@ def test_commands_and_code_run(
 ) -> None:
     shrunk, commands = request.getfixturevalue("shrunk"), commands_of(page)
     prepare(commands, photos, monkeypatch, tmp_path)
-    if page.name == "predict.md":
-        shutil.copytree(request.getfixturevalue("taught") / "run", "runs/birds")
+    if page.name in MODELS:
+        shutil.copytree(request.getfixturevalue("taught") / "run" / "model", MODELS[page.name])
     for number, words in enumerate(commands):
         if elsewhere := RUN_ELSEWHERE.keys() & set(words):
             assert (ROOT / RUN_ELSEWHERE[elsewhere.pop()]).exists()
