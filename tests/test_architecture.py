@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "losses": {"config", "errors", "losses"},
     "models": {"config", "errors", "files", "registry", "models"},
     **{layer: BOTTOM | set(LAYERS[: i + 1]) for i, layer in enumerate(LAYERS)},
-    "report": {"config", "errors", "files", "evaluation", "store", "inference", "report"},
+    "report": {"config", "errors", "files", "runtime", "evaluation", "store", "inference", "report"},
 }
 """Parts that are not named here (the command, the page, what is built on all the rest) may import any of these."""
 

@@ -508,12 +508,13 @@ def test_a_file_in_the_way_of_the_results_is_noticed_first(call: Call, tmp_path:
     assert code == 2 and "out is a file" in error
 
 
-def test_a_model_that_was_taught_is_no_run(call: Call, tmp_path: Path) -> None:
+def test_a_model_that_was_taught_has_a_report_but_no_test_photos(call: Call, tmp_path: Path) -> None:
     dataset = make_synthetic(tmp_path / "photos", num_classes=2, train_per_class=4, test_per_class=2, size=40)
     small = ("data.size=40", "data.crop=32", "model.head_width=16")
     learn(tmp_path / "model", dataset, backbone="tiny", epochs=1, device="cpu", overrides=small)
-    code, _, error = call("report", tmp_path / "model")
-    assert code == 2 and f"fdcnet history {tmp_path / 'model'}" in error
+    code, said, _ = call("report", tmp_path / "model", "--device", "cpu")
+    assert code == 0 and "report.html" in said
+    assert "2 classes learned in 1 task" in (tmp_path / "model" / "report.html").read_text(encoding="utf-8")
     code, _, error = call("evaluate", tmp_path / "model")
     assert code == 2 and "Name test photos" in error
     code, said, _ = call("evaluate", tmp_path / "model", tmp_path / "photos", "--device", "cpu")
@@ -522,5 +523,7 @@ def test_a_model_that_was_taught_is_no_run(call: Call, tmp_path: Path) -> None:
 
 def test_a_model_within_a_run_leads_to_its_report(trained: tuple[Path, str], call: Call) -> None:
     run = trained[0] / "run"
-    code, _, error = call("report", run / "model")
-    assert code == 2 and f"Name its run: {run}" in error
+    (run / "report.html").unlink()
+    code, _, _ = call("report", run / "model")
+    assert code == 0
+    assert "Run report" in (run / "report.html").read_text(encoding="utf-8")

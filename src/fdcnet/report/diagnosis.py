@@ -21,7 +21,7 @@ DIVERGED = 2.0  # last loss of a phase over its first
 EMPTY_MASK, FULL_MASK = 0.01, 0.9  # mean of the masks
 WHOLE_PHOTO = 0.95  # share of the photo that a box covers
 FEWEST_PHOTOS = 3  # a class with fewer test photos may be missed by chance
-FAR_FROM_BEST = 5.0  # points of GT-known that the threshold costs
+FAR_FROM_BEST = 5.0  # points of GT-known that the threshold costs, and photos
 MAX_PAIRS = 6
 MAX_WRONG_BOXES = 4  # photos of each kind
 MAX_NAMES = 5
@@ -153,6 +153,8 @@ def _poor_threshold(run: Run) -> Problem | None:
     last = run.measured_tasks[-1] if run.measured_tasks else {}
     used, best = measured(last, "gt_known"), measured(last, "gt_known_best")
     if used is None or best is None or best - used < FAR_FROM_BEST:
+        return None
+    if run.table and (best - used) / 100 * (run.table.num_boxes > 0).sum() < FAR_FROM_BEST:
         return None
     threshold = last.get("best_threshold")
     return Problem(

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from fdcnet.errors import UserError, count
 from fdcnet.files import write_bytes
 from fdcnet.report import diagnosis, sections
+from fdcnet.report.learned import as_run_folders
 from fdcnet.report.photos import photos
 from fdcnet.report.rendering import render as render_template
 from fdcnet.report.rendering import source
@@ -24,14 +25,14 @@ POLICY = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-
 
 
 def write_report(runs: Sequence[Path], target: Path, title: str | None = None) -> Path:
-    """Write the page about these run folders to `target` (a folder: report.html in it) and return its path."""
+    """Write the page about run folders or models to `target` (a folder: report.html in it) and return its path."""
     if not runs:
         raise UserError("There is no run to report on.", "Name at least one run folder.")
-    shown = load(runs)
     target = Path(target)
     if target.is_dir():
         target = target / "report.html"
-    write_bytes(target, render(shown, title).encode("utf-8", "replace"))
+    with as_run_folders(runs) as folders:
+        write_bytes(target, render(load(folders), title).encode("utf-8", "replace"))
     return target
 
 
@@ -40,11 +41,12 @@ def render(runs: Sequence[Run], title: str | None = None) -> str:
     learned = f"{classes(num_classes)} learned in {count(num_tasks, 'task')}"
     return document(
         title or learned,
-        learned if title else "Run report",
+        learned if title else "Model report" if runs[0].facts.get("model") else "Run report",
         _lead(runs),
         diagnosis.problems(runs),
         [
             ("result", "Result", sections.result(runs)),
+            ("lessons", "Lessons", sections.lessons(runs)),
             ("tasks", "Task by task", sections.tasks(runs)),
             ("photos", "Photos", photos(runs)),
             ("classes", "Classes", diagnosis.classes(runs)),
@@ -74,7 +76,7 @@ def document(title: str, eyebrow: str, lead: str, banner: Markup, parts: Sequenc
 
 def _lead(runs: Sequence[Run]) -> str:
     """What was done and what came out, in two sentences."""
-    names = list(dict.fromkeys(str(run.data_name) for run in runs if run.data_name))
+    names = list(dict.fromkeys(str(run.data_name) for run in runs if run.data_name and not run.facts.get("model")))
     photos = f"photos of the {'datasets' if len(names) > 1 else 'dataset'} {listing(names)}" if names else "photos"
     pace = ", task after task" if runs[0].num_tasks > 1 else ""
     return f"The model learned from {photos} with class names only{pace}; it never saw a box. {_outcome(runs)}".strip()

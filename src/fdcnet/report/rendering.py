@@ -6,7 +6,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fdcnet.errors import count
 from fdcnet.report import text
 
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
@@ -37,5 +36,5 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-ENVIRONMENT.filters |= {"show": text.show, "percent": text.percent, "readable": text.readable}
-ENVIRONMENT.globals |= {"GLOSSARY": text.GLOSSARY, "MISSING": text.MISSING, "count": count}
+ENVIRONMENT.filters["show"] = text.show
+ENVIRONMENT.globals |= {"GLOSSARY": text.GLOSSARY, "MISSING": text.MISSING}

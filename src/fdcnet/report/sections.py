@@ -58,6 +58,12 @@ def result(runs: Sequence[Run]) -> Markup:
     return render("sections/result.html", cards=cards, names=names, has_boxes="gt_known" in metrics)
 
 
+def lessons(runs: Sequence[Run]) -> Markup:
+    """The versions of models made by `fdcnet learn`: what each lesson added, and how well it went."""
+    tables = [(run, to_html(_lesson_table(own), digits=1)) for run in runs if (own := run.facts.get("lessons"))]
+    return render("sections/lessons.html", tables=tables, several=len(runs) > 1) if tables else Markup("")
+
+
 def tasks(runs: Sequence[Run]) -> Markup:
     """Accuracy after each task, and how the accuracy on each task's classes changed."""
     if max(len(run.measured_tasks) for run in runs) < 2:
@@ -150,6 +156,22 @@ def _headline(run: Run, metrics: Sequence[str]) -> list[Row]:
     ]
 
 
+def _lesson_table(lessons: Sequence[Mapping[str, Any]]) -> Table:
+    kinds = (("old_before", "old, before"), ("old_after", "old, after"), ("new_after", "new"))
+    metrics = ("top1_cls", "gt_known")
+    columns = [("Version", ""), ("Learned", ""), ("Classes", ""), ("Added", ""), ("Time", "")]
+    columns += [(METRICS[metric], name) for metric in metrics for _, name in kinds]
+    rows = []
+    for lesson in lessons:
+        added = [readable(name) for name in lesson["added"]]
+        added += [f"more photos of {readable(name)}" for name in lesson.get("more") or []]
+        version = f"{lesson['number']}{' (current)' if lesson['current'] else ''}"
+        facts = (version, moment(lesson["created"]), lesson["num_classes"], ", ".join(added))
+        time = duration(lesson["seconds"]) if lesson.get("seconds") else ""
+        rows.append((*facts, time, *(measured(lesson.get(key), metric) for metric in metrics for key, _ in kinds)))
+    return Table(tuple(columns), tuple(rows)).without_empty_columns()
+
+
 def _circumstances(run: Run) -> str:
     time = duration(run.facts["seconds"]) if run.facts.get("seconds") else None
     return " · ".join(str(fact) for fact in (run.data_name, run.backbone, run.facts.get("device"), time) if fact)
@@ -205,7 +227,7 @@ def _made(run: Run) -> dict[str, Any]:
         "Device": facts.get("device"),
         "Started": moment(facts["started"]) if facts.get("started") else None,
         "Resumed": ", ".join(moment(note.get("time")) for note in facts.get("resumed") or []),
-        "Duration": duration(facts["seconds"]) if facts.get("seconds") else "not finished",
+        "Duration": duration(facts["seconds"]) if facts.get("seconds") else _unfinished(facts),
         "Speed": f"{statistics.median(speeds):,.0f} images/s (median over epochs)" if speeds else None,
         "Phases": _phases(run),
         "GPU memory": f"{peak / 1000:.1f} GB at most" if peak else None,
@@ -222,6 +244,10 @@ def _made(run: Run) -> dict[str, Any]:
         "tasks": [[readable(name) for name in names] for names in facts.get("tasks") or []],
         "broken": data.get("broken") or [],
     }
+
+
+def _unfinished(facts: Mapping[str, Any]) -> str:
+    return "" if facts.get("finished") else "not finished"
 
 
 def _phases(run: Run) -> str:
