@@ -109,12 +109,12 @@ def is_unborn(path: Path) -> bool:
 def after_tasks(path: Path) -> dict[int, Version]:
     """Task -> the first version that had learned it, among the current version and its ancestors."""
     after: dict[int, Version] = {}
-    for version in _line(path):
+    for version in lineage(path):
         after.setdefault(version.num_tasks, version)
     return dict(sorted(after.items()))
 
 
-def _line(path: Path) -> list[Version]:
+def lineage(path: Path) -> list[Version]:
     """The current version, its parent, and so on, while they exist."""
     known = {version.number: version for version in versions(path)}
     line = [version for version in known.values() if version.current]
@@ -264,7 +264,7 @@ def _prune(path: Path, keep: int) -> None:
     """Keep the current version's ancestors, nearest first, then versions that were left by a rollback."""
     if (path / DESCRIPTION).is_file():  # `_adopt` has copied it
         _remove_flat(path)
-    line = [version.number for version in _line(path)]
+    line = [version.number for version in lineage(path)]
     others = [number for number in reversed(kept_numbers(path)) if number not in line]
     for number in [*line, *others][1 + keep :]:
         remove_folder(path / VERSIONS / str(number))

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Accuracy:
     gt_known: float | None
     top1_loc: float | None
     num_photos: int
+    by_class: dict[str, float | None] = field(default_factory=dict)  # top1_cls
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class LearnReport:
     old_before: Accuracy | None
     old_after: Accuracy | None
     new_after: Accuracy | None
+    num_photos: dict[str, int]  # used for training, by class
     version: int
 
 
@@ -140,6 +142,7 @@ def learn(
                 num_classes=len(state.classes),
                 light=state.config.train.views > 0,
                 seconds=round(time.monotonic() - started, 1),
+                num_photos=dict(Counter(record.label for record in (*lesson.new.records, *lesson.more.records))),
                 version=0,
                 **results,
             )
@@ -270,7 +273,10 @@ def _accuracy(state: State, runtime: Runtime, photos: PixelCache) -> Accuracy | 
     protocol = state.config.protocols[0]
     [table] = measure(state, find_method(state.config.method)(), runtime, photos, [protocol])
     [scores] = by_task(table, protocol, [1] * len(state.classes))
-    return Accuracy(scores["top1_cls"], scores["gt_known"], scores["top1_loc"], len(photos))
+    by_class = by_task(table, protocol, range(len(state.classes)))
+    own = {name: each["top1_cls"] for name, each in zip(state.classes, by_class, strict=True)}
+    measured = {name: own[name] for name in dict.fromkeys(record.label for record in photos.records)}
+    return Accuracy(scores["top1_cls"], scores["gt_known"], scores["top1_loc"], len(photos), measured)
 
 
 def _joined(first: PixelCache | None, second: PixelCache) -> PixelCache:
