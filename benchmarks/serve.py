@@ -1,9 +1,9 @@
-"""A question to the page's server, against the library in the same run; idle, and while it learns.
+"""Latency of predictions by the server, idle and during a lesson, against the library in the same run.
 
     python benchmarks/serve.py MODEL PHOTOS/ NEW_PHOTOS/
 
-Milliseconds from sending the photo to the answer with its map, median and slowest. The lesson of NEW_PHOTOS (a folder
-per class) is cancelled afterwards, so MODEL stays as it is. Start it with OMP_WAIT_POLICY=passive.
+Prints the milliseconds from sending a photo to the answer with its map, median and slowest. The lesson on NEW_PHOTOS
+(a folder per class) is cancelled afterwards, so MODEL stays unchanged. Run it with OMP_WAIT_POLICY=passive.
 """
 
 import argparse
@@ -38,25 +38,26 @@ def main() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
-            ask(server.stdout.readline().strip(), photos, arguments)
+            measure(server.stdout.readline().strip(), photos, arguments)
         finally:
             server.terminate()
 
 
-def ask(address: str, photos: list[bytes], arguments: argparse.Namespace) -> None:
-    with httpx.Client(base_url=address, timeout=120) as client:
+def measure(link: str, photos: list[bytes], arguments: argparse.Namespace) -> None:
+    with httpx.Client(base_url=link.partition("?")[0], timeout=120) as client:
+        client.get(link)  # the token becomes a cookie
 
-        def look(photo: bytes) -> object:
-            return client.post("api/look?heat=true", content=photo).raise_for_status().json()
+        def predict(photo: bytes) -> object:
+            return client.post("api/predict?heat=true", content=photo).raise_for_status().json()
 
-        report("server", photos, arguments.repeats, look)
+        report("server", photos, arguments.repeats, predict)
         start_lesson(client, arguments.new)
-        report("server, while it learns", photos, arguments.repeats, look)
+        report("server during a lesson", photos, arguments.repeats, predict)
         client.delete("api/lesson")
 
 
 def start_lesson(client: httpx.Client, folder: Path) -> None:
-    """Until the first epoch is over."""
+    """Returns after the first epoch."""
     fields: list[tuple[str, tuple[str | None, bytes | str]]] = []
     for own in sorted(path for path in folder.iterdir() if path.is_dir()):
         fields.append(("class", (None, own.name)))

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageChops
 
 from fdcnet import geometry
 from fdcnet.data.records import Dataset, Record
@@ -61,15 +62,22 @@ def of(records: tuple[Record, ...], *names: str) -> list[Record]:
 
 @pytest.fixture
 def server(made: Path, tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """The command itself; (address, model)"""
+    """(link, model)"""
     model = Path(shutil.copytree(made, tmp_path / "shapes"))
+    with serving(model) as link:
+        yield link, model
+
+
+@contextmanager
+def serving(model: Path) -> Iterator[str]:
+    """The command itself; -> the link that it prints"""
     command = [sys.executable, "-m", "fdcnet", "serve", str(model), "--port", "0", "--device", "cpu"]
     process = subprocess.Popen(
         command, env=os.environ | {"PYTHONUNBUFFERED": "1"}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     assert process.stdout is not None
     try:
-        yield process.stdout.readline().strip(), model
+        yield process.stdout.readline().strip()
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, process.stdout.read()
@@ -86,7 +94,7 @@ def browser() -> Iterator[Any]:
 class Visit:
     """A page, everything that it asked for, and everything that it complained about."""
 
-    def __init__(self, browser: Any, address: str, **options: Any) -> None:
+    def __init__(self, browser: Any, link: str, **options: Any) -> None:
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
         self.page.set_default_timeout(60_000)
@@ -97,11 +105,12 @@ class Visit:
         self.page.on(
             "console", lambda line: self.complaints.append(line.text) if line.type in ("error", "warning") else None
         )
-        self.address = address
-        self.page.goto(address)
+        self.address = link.partition("?")[0]
+        self.page.goto(link)
+        assert self.page.url == self.address  # the token has become a cookie
 
-    def look_at(self, photo: Path) -> None:
-        self.page.set_input_files("#look-file", photo)
+    def try_photo(self, photo: Path) -> None:
+        self.page.set_input_files("#photo-files", photo)
         self.page.wait_for_selector("#stage:not(.waiting) rect.found", state="attached")
 
     def until(self, condition: str) -> None:
@@ -115,6 +124,21 @@ class Visit:
     def box(self) -> list[float]:
         return [float(v) for v in self.page.eval_on_selector("rect.found", BOX)]
 
+    def check_accessibility(self) -> None:
+        """axe-core finds nothing serious, neither in light nor in dark colours."""
+        self.page.evaluate(AXE)
+        for scheme in ("light", "dark"):
+            self.page.emulate_media(color_scheme=scheme)
+            found = self.page.evaluate("axe.run().then(result => result.violations)")
+            serious = [
+                (rule["id"], node["html"])
+                for rule in found
+                if rule["impact"] in ("serious", "critical")
+                for node in rule["nodes"]
+            ]
+            assert serious == []
+        self.page.emulate_media(color_scheme="light")
+
     def end(self) -> None:
         assert self.complaints == []
         outside = [url for url in self.asked if not url.startswith((self.address, "blob:", "data:"))]
@@ -125,19 +149,20 @@ class Visit:
 BOX = (
     "r => { const [x, y, w, h] = ['x', 'y', 'width', 'height'].map(n => +r.getAttribute(n)); return [x, y, x+w, y+h] }"
 )
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text("utf-8")
 SLIDE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')) }"
 
 
 def test_look_teach_see_and_go_back(browser: Any, server: tuple[str, Path], photos: Dataset) -> None:
-    address, model = server
-    visit = Visit(browser, address)
+    link, model = server
+    visit = Visit(browser, link)
     page, new = visit.page, photos.classes[2]
     of_new = of(photos.test, new)
     expect = playwright.expect
 
     # Look: the page shows what the library says, and the box follows the slider.
     [old, *_] = of(photos.test, photos.classes[0])
-    visit.look_at(old.path)
+    visit.try_photo(old.path)
     localizer = Localizer.load(model, "cpu")
     found = localizer.predict(old.path)
     expect(page.locator("#answer-class")).to_have_text(found.class_name)
@@ -149,7 +174,7 @@ def test_look_teach_see_and_go_back(browser: Any, server: tuple[str, Path], phot
         assert any(visit.box() == pytest.approx(box, abs=0.02) for box in near)
     page.locator(".guess input").nth(1).check()
     other = localizer.predict(old.path, class_name=found.top[1].class_name).at(0.8)
-    expect(page.locator("#photo")).to_have_attribute("alt", f"Your photo: {other.class_name} is boxed")
+    expect(page.locator("#photo")).to_have_attribute("alt", f"Your photo with a box around {other.class_name}")
     assert visit.box() == pytest.approx(other.box_xyxy, abs=1.5)
     expect(page.locator("#past")).to_be_hidden()
 
@@ -159,12 +184,12 @@ def test_look_teach_see_and_go_back(browser: Any, server: tuple[str, Path], phot
     card.locator("input[type=file]").set_input_files([record.path for record in of(photos.train, new)[:3]])
     expect(page.locator("#start")).to_be_disabled()
     card.locator("input[type=text]").fill(new)
-    expect(card.locator(".state")).to_have_text("3 photos: 1 more at least.")
+    expect(card.locator(".state")).to_have_text("3 photos. Add at least 1 more.")
     card.locator("input[type=file]").set_input_files([record.path for record in of(photos.train, new)[3:]])
     page.click("#start")
-    page.wait_for_selector("#lesson-curves polyline")
-    page.click("nav >> text=Look")
-    visit.look_at(of_new[0].path)
+    page.wait_for_selector("#lesson-curves polyline", state="attached")
+    page.click("nav >> text=Try")
+    visit.try_photo(of_new[0].path)
     expect(page.locator(".guess")).to_have_count(2)
     page.click("nav >> text=Teach")
     page.click("#cancel")
@@ -172,65 +197,76 @@ def test_look_teach_see_and_go_back(browser: Any, server: tuple[str, Path], phot
     page.click("text=Back to the photos")
     expect(card.locator(".thumbs img")).to_have_count(30)
     page.click("#start")
-    expect(page.locator("#lesson-title")).to_have_text(f"It has learned {new}", timeout=180_000)
+    expect(page.locator("#lesson-title")).to_have_text(f"Learned {new}", timeout=180_000)
     expect(page.locator("#outcome table tbody tr")).to_have_count(3)
     expect(page.locator("#outcome .pairs figure")).to_have_count(8)
     expect(page.locator("#outcome rect.was")).to_have_count(8)
     visit.until("[...document.images].filter(i => i.offsetParent).every(i => i.complete && i.naturalWidth)")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "none"  # of the title
+    expect(page.locator("#lesson-curves figure").first).to_be_hidden()
+    expect(page.locator("#outcome .key")).to_have_text("nowbefore")
+    visit.check_accessibility()
 
     # See it localized.
     taught = Localizer.load(model, "cpu")
     right = [record for record in of_new if taught.predict(record.path).class_name == new]
     assert len(right) >= 3
-    page.click("nav >> text=Look")
+    page.click("text=Try a photo")
+    expect(page.locator("#choose-others")).to_be_focused()
     expect(page.locator(".guess")).to_have_count(3)  # the photo that was open is asked about again
     expect(page.locator("#answer-note")).to_contain_text("one of the 3 classes it knows")
     page.eval_on_selector("#threshold", SLIDE, 30)
     overlaps = []
     for record in right:
-        visit.look_at(record.path)
+        visit.try_photo(record.path)
         expect(page.locator("#answer-class")).to_have_text(new)
         overlaps += [geometry.iou([visit.box()], record.boxes_xyxy)[0, 0]]
     assert max(overlaps) > 0.5 and sum(overlaps) / len(overlaps) > 0.3
 
     # What it knew before.
     page.eval_on_selector("#after", SLIDE, 1)
-    expect(page.locator("#after-note")).to_contain_text("as it was kept: 2 classes")
+    expect(page.locator("#after-note")).to_contain_text("saved after that task: 2 classes")
     expect(page.locator("#answer-class")).not_to_have_text(new)
     expect(page.locator("#answer-note")).to_contain_text("one of the 2 classes it knew")
     second = page.locator(".guess input").nth(1).input_value()
     page.locator(".guess input").nth(1).check()
-    expect(page.locator("#photo")).to_have_attribute("alt", f"Your photo: {second} is boxed")
+    expect(page.locator("#photo")).to_have_attribute("alt", f"Your photo with a box around {second}")
 
-    # Report: nothing has changed, so Look stays as it is.
-    page.click("nav >> text=Report")
-    expect(page.locator("#history tbody tr")).to_have_count(2)
-    expect(page.locator("#classes")).to_contain_text(new)
+    # Model: nothing has changed, so Try stays as it is.
+    page.click("nav >> text=Model")
+    expect(page.locator("#versions tbody tr")).to_have_count(2)
+    expect(page.locator("#classes li")).to_have_count(3)
+    expect(page.locator("#classes li").nth(2)).to_contain_text(f"{new}24 photos learned, 6 held out")
+    expect(page.locator("#classes li").nth(2).locator("img")).to_have_count(4)
+    strip = page.locator("#classes li").nth(0).locator(".strip")
+    expect(strip).to_have_attribute("aria-label", re.compile(r"^Version 1: \d+.% after; Version 2: \d+.% before, "))
+    expect(strip.locator("i:not(.none)")).to_have_count(3)
+    visit.check_accessibility()
     for row, version in enumerate(versions(model)):  # as 'fdcnet history' writes it
         size = f"{round(version.num_bytes / 1e6, 1):g} MB"
-        expect(page.locator("#history tbody tr").nth(row).locator("[data-head=size]")).to_have_text(size)
-    page.click("nav >> text=Look")
+        expect(page.locator("#versions tbody tr").nth(row).locator("[data-head=size]")).to_have_text(size)
+    page.click("nav >> text=Try")
     expect(page.locator("#after")).to_have_value("1")
     expect(page.locator(".guess input").nth(1)).to_be_checked()
 
-    # Back: the panel and Look follow the version that is in use.
+    # Back: Teach and Try follow the version that is in use.
     line, back = page.locator("#lesson-line"), page.locator("#roll-back")
     page.click("nav >> text=Teach")
     expect(line).to_contain_text("The new version is in use.")
     back.click()
-    expect(page.locator("#model-facts")).to_have_text("Knows 2 classes, learned in 1 task")
-    expect(line).to_have_text("Taken back: version 1 is in use.")
+    expect(page.locator("#model-summary")).to_have_text("Knows 2 classes, learned in 1 task")
+    expect(line).to_have_text("Rolled back: version 1 is in use.")
     expect(page.locator("#lesson-title")).to_have_text(f"Version 2 learned {new}")
     expect(page.locator("#lesson-title")).to_be_focused()
     expect(back).to_be_hidden()
     assert new not in Localizer.load(model).classes
-    page.click("nav >> text=Look")
-    expect(page.locator("#answer-when")).to_have_text("The model sees")
+    page.click("nav >> text=Try")
+    expect(page.locator("#answer-when")).to_have_text("Best class")
     expect(page.locator(".guess input").nth(0)).to_be_checked()
-    page.click("nav >> text=Report")
+    page.click("nav >> text=Model")
     page.click("text=Use this one")
-    expect(page.locator("#model-facts")).to_have_text("Knows 3 classes, learned in 2 tasks")
-    page.click("nav >> text=Look")
+    expect(page.locator("#model-summary")).to_have_text("Knows 3 classes, learned in 2 tasks")
+    page.click("nav >> text=Try")
     expect(page.locator("#after")).to_have_value("2")
     expect(page.locator(".guess")).to_have_count(3)
     page.click("nav >> text=Teach")
@@ -239,36 +275,42 @@ def test_look_teach_see_and_go_back(browser: Any, server: tuple[str, Path], phot
     rollback(model)  # in a terminal: the page does not know
     back.click()
     expect(page.locator("#problem")).to_contain_text("Version 1 is in use, not version 2.")
-    expect(line).to_have_text("Taken back: version 1 is in use.")
+    expect(line).to_have_text("Rolled back: version 1 is in use.")
     expect(back).to_be_hidden()
     assert "409" in visit.complaints.pop()
     visit.end()
 
 
-def test_what_was_left_out_is_seen(browser: Any, server: tuple[str, Path], photos: Dataset, tmp_path: Path) -> None:
+def test_skipped_photos_are_listed(browser: Any, server: tuple[str, Path], photos: Dataset, tmp_path: Path) -> None:
     visit = Visit(browser, server[0])
     page, expect = visit.page, playwright.expect
-    notes, blank = page.locator("#lesson-notes"), page.locator(".thumbs .blank img")
+    messages, broken = page.locator("#lesson-messages"), page.locator(".thumbs .broken")
     (tmp_path / "broken.jpg").write_bytes(b"no photo")
     page.click("nav >> text=Teach")
     good = [record.path for record in of(photos.train, photos.classes[2])]
     page.fill(".card input[type=text]", "heron")
     page.set_input_files(".card input[type=file]", [*good[:3], tmp_path / "broken.jpg"])
-    expect(blank).to_have_count(1)
-    expect(blank).to_have_attribute("alt", "broken.jpg")
+    expect(broken.locator("span")).to_have_text("broken.jpg")
+    expect(page.locator(".card .state")).to_have_text("3 photos (1 unreadable). Add at least 1 more.")
+    expect(page.locator("#start")).to_be_disabled()
+    assert "400" in visit.complaints.pop()  # the server could not read it, either
 
-    page.click("#start")  # four were sent, three can be read
-    expect(page.locator("#lesson-title")).to_have_text("It did not learn")
-    expect(notes.locator("text=broken.jpg: not an image")).to_be_visible()
+    # The browser cannot show a TIFF, but the server can read it.
+    Image.open(good[3]).save(tmp_path / "photo.tif")
+    page.set_input_files(".card input[type=file]", tmp_path / "photo.tif")
+    expect(page.locator(".card .state")).to_have_text("4 photos (1 unreadable)")
+    expect(page.locator(".thumbs img")).to_have_count(4)
+    visit.until("[...document.querySelectorAll('.thumbs img')].every(i => i.complete && i.naturalWidth)")
 
-    page.click("text=Back to the photos")
-    page.set_input_files(".card input[type=file]", good[3:])
+    # A photo that the browser can show and the server cannot read is skipped, and the page says so.
+    Image.open(good[4]).save(tmp_path / "photo.ico")
+    page.set_input_files(".card input[type=file]", [*good[5:], tmp_path / "photo.ico"])
     page.click("#start")
-    expect(page.locator("#outcome")).to_contain_text("1 photo could not be used: see below.")
-    expect(notes.locator("li").first).to_be_visible()
-    notes.locator("summary").click()
-    page.wait_for_selector("#lesson-curves polyline")
-    expect(notes.locator("li").first).to_be_hidden()  # who closed it has seen it
+    expect(page.locator("#outcome")).to_contain_text("1 photo skipped; see the messages below.")
+    expect(messages.locator("li").first).to_be_visible()
+    messages.locator("summary").click()
+    page.wait_for_selector("#lesson-curves polyline", state="attached")
+    expect(messages.locator("li").first).to_be_hidden()  # who closed it has seen it
     page.click("#cancel")
     expect(page.locator("#lesson-title")).to_have_text("Cancelled")
     visit.end()
@@ -278,9 +320,9 @@ def test_on_a_phone_and_in_the_dark_nothing_hangs_over(browser: Any, server: tup
     visit = Visit(browser, server[0], color_scheme="dark", reduced_motion="reduce", **PHONE)
     page = visit.page
     wide = "document.documentElement.scrollWidth"
-    playwright.expect(page.locator("#look-take")).to_be_visible()
-    assert page.get_attribute("#look-camera", "capture") == "environment"
-    visit.look_at(photos.test[0].path)
+    playwright.expect(page.locator("#take-photo")).to_be_visible()
+    assert page.get_attribute("#camera", "capture") == "environment"
+    visit.try_photo(photos.test[0].path)
     assert page.evaluate(wide) == 320
     page.locator("nav >> text=Teach").tap()
     long = "a very long name without end " * 6
@@ -288,8 +330,8 @@ def test_on_a_phone_and_in_the_dark_nothing_hangs_over(browser: Any, server: tup
     page.set_input_files(".card input[type=file]", [record.path for record in photos.train[:12]])
     playwright.expect(page.locator(".thumbs img")).to_have_count(12)
     assert page.evaluate(wide) == 320
-    page.locator("nav >> text=Report").tap()
-    page.wait_for_selector("#history table")
+    page.locator("nav >> text=Model").tap()
+    page.wait_for_selector("#versions table")
     assert page.evaluate(wide) == 320
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert max(map(int, re.findall(r"\d+", dark))) < 60
@@ -303,7 +345,7 @@ def test_a_photo_may_be_chosen_before_the_model_is_known(
     held: list[Any] = []
     visit.page.route("**/api/model", lambda route: held.append(route))  # it wants a function
     visit.page.reload()
-    visit.page.set_input_files("#look-file", photos.test[0].path)
+    visit.page.set_input_files("#photo-files", photos.test[0].path)
     held[0].continue_()
     visit.page.wait_for_selector("#stage:not(.waiting) rect.found", state="attached")
     visit.end()
@@ -322,7 +364,7 @@ def test_by_keyboard_alone(browser: Any, server: tuple[str, Path], photos: Datas
                 return
         raise AssertionError(f"{name} is not reached")
 
-    tab_to("look-choose")
+    tab_to("choose-photos")
     page.on("filechooser", lambda chooser: chooser.set_files(photos.test[0].path))
     page.wait_for_timeout(300)  # until the browser knows that somebody waits for it
     page.keyboard.press("Enter")
@@ -331,7 +373,7 @@ def test_by_keyboard_alone(browser: Any, server: tuple[str, Path], photos: Datas
     before = page.input_value("#threshold")
     page.keyboard.press("ArrowRight")
     assert int(page.input_value("#threshold")) == int(before) + 1
-    tab_to("look-again")
+    tab_to("download")
     page.keyboard.press("Tab")
     first = page.evaluate("document.activeElement.value")
     page.keyboard.press("ArrowDown")
@@ -346,7 +388,7 @@ def test_by_keyboard_alone(browser: Any, server: tuple[str, Path], photos: Datas
     assert page.locator(".card input[type=text]").nth(1).input_value() == "heron"
     named = "e => e.labels?.length || e.ariaLabel || e.textContent.trim()"
     assert page.evaluate(f"[...document.querySelectorAll('button, input')].every({named})")
-    assert page.evaluate("document.getElementById('said').getAttribute('role')") == "status"
+    assert page.evaluate("document.getElementById('announcement').getAttribute('role')") == "status"
     visit.end()
 
 
@@ -355,31 +397,150 @@ def test_failures_are_said(browser: Any, server: tuple[str, Path], photos: Datas
     page, said = visit.page, visit.page.locator("#problem")
     playwright.expect(page).to_have_title("shapes · fdcnet")
     (tmp_path / "broken.jpg").write_bytes(b"no photo")
-    page.set_input_files("#look-file", tmp_path / "broken.jpg")
+    page.set_input_files("#photo-files", tmp_path / "broken.jpg")
     playwright.expect(said.locator("p")).to_have_text(re.compile("^broken.jpg cannot be read: not an image"))
-    playwright.expect(page.locator("#look-drop")).to_be_visible()
+    playwright.expect(page.locator("#try-drop")).to_be_visible()
     Image.open(photos.test[0].path).save(tmp_path / "photo.tif")
-    visit.look_at(tmp_path / "photo.tif")  # the browser cannot show it, the server helps
+    visit.try_photo(tmp_path / "photo.tif")  # the browser cannot show it, the server helps
     assert page.evaluate("document.getElementById('photo').naturalWidth") == 56
     with (tmp_path / "huge.jpg").open("wb") as file:
         file.truncate(33_000_000)
-    page.set_input_files("#look-file", tmp_path / "huge.jpg")
-    playwright.expect(said).to_contain_text("33 MB; up to 32 MB are taken")
+    page.set_input_files("#photo-files", tmp_path / "huge.jpg")
+    playwright.expect(said).to_contain_text("Skipped: huge.jpg (larger than 32 MB).")
     page.click("#problem button")
     playwright.expect(said).to_be_hidden()
     (tmp_path / "empty.jpg").touch()
-    page.set_input_files("#look-file", tmp_path / "empty.jpg")
-    playwright.expect(said.locator("p")).to_have_text("empty.jpg is empty.")
+    page.set_input_files("#photo-files", tmp_path / "empty.jpg")
+    playwright.expect(said.locator("p")).to_have_text("Skipped: empty.jpg (empty).")
     (tmp_path / "notes.txt").write_text("ten bytes.")
     page.click("nav >> text=Teach")
     page.set_input_files(".card input[type=file]", [tmp_path / name for name in ("notes.txt", "huge.jpg", "empty.jpg")])
-    wrong = "Left out: notes.txt (no photo), huge.jpg (larger than 32 MB), empty.jpg (empty)."
+    wrong = "Skipped: notes.txt (not a photo), huge.jpg (larger than 32 MB), empty.jpg (empty)."
     playwright.expect(said.locator("p")).to_have_text(wrong)
-    page.click("nav >> text=Look")
+    page.click("nav >> text=Try")
     visit.context.set_offline(True)
-    page.set_input_files("#look-file", photos.test[1].path)
+    page.set_input_files("#photo-files", photos.test[1].path)
     playwright.expect(said).to_contain_text("The server does not answer")
     visit.context.set_offline(False)
-    page.set_input_files("#look-file", photos.test[1].path)
+    page.set_input_files("#photo-files", photos.test[1].path)
     playwright.expect(said).to_be_hidden()
     visit.context.close()
+
+
+def test_many_photos_and_a_wrong_one(browser: Any, server: tuple[str, Path], photos: Dataset, tmp_path: Path) -> None:
+    visit = Visit(browser, server[0])
+    page, expect = visit.page, playwright.expect
+    chosen = [record.path for record in photos.test[::3]]
+    (tmp_path / "broken.jpg").write_bytes(b"no photo")
+    page.set_input_files("#photo-files", [*chosen, tmp_path / "broken.jpg"])
+    figures = page.locator("#grid figure")
+    expect(figures).to_have_count(7)
+    expect(page.locator("#grid rect.found")).to_have_count(6)
+    expect(figures.nth(6)).to_contain_text("broken.jpg cannot be read: not an image")
+    localizer = Localizer.load(server[1], "cpu")
+    answers = [str(localizer.predict(path).class_name) for path in chosen]
+    for figure, answer in zip(figures.all(), answers, strict=False):
+        expect(figure.locator("b")).to_have_text(answer)
+    for name in set(answers):
+        expect(page.locator("#grid-summary")).to_contain_text(f"{answers.count(name)} {name}")
+    assert "400" in visit.complaints.pop()
+    visit.check_accessibility()
+
+    # One of them, and back.
+    figures.nth(2).locator("button").click()
+    page.wait_for_selector("#stage:not(.waiting) rect.found", state="attached")
+    expect(page.locator("#answer-class")).to_have_text(answers[2])
+    page.click("#back-to-grid")
+    expect(figures.first).to_be_visible()
+    expect(page.locator("#result")).to_be_hidden()
+    figures.nth(1).locator("button").click()
+    page.wait_for_selector("#stage:not(.waiting) rect.found", state="attached")
+    visit.check_accessibility()
+
+    # The annotated photo: the box is green, and the label has its dark ground.
+    with page.expect_download() as started:
+        page.click("#download")
+    assert started.value.suggested_filename == f"{chosen[1].stem}-annotated.jpg"
+    with Image.open(started.value.path()) as picture:
+        assert (picture.format, picture.size) == ("JPEG", (56, 56))
+        changed = ImageChops.difference(picture.convert("RGB"), Image.open(chosen[1]).convert("RGB"))
+        assert changed.getbbox() is not None and changed.getextrema()[1][1] > 60
+
+    # The right class, carried over to Teach.
+    page.click("text=Wrong? Teach it")
+    expect(page.locator(".card input[type=text]")).to_be_focused()
+    expect(page.locator(".card .thumbs img")).to_have_count(1)
+    page.keyboard.type(photos.classes[1])
+    expect(page.locator(".card .state")).to_have_text("1 photo. The model knows this class; they will be added to it.")
+    expect(page.locator("#start")).to_be_enabled()
+    visit.end()
+
+
+def test_folders_become_classes(browser: Any, server: tuple[str, Path], photos: Dataset) -> None:
+    visit = Visit(browser, server[0])
+    page, expect = visit.page, playwright.expect
+    page.click("nav >> text=Teach")
+    expect(page.locator(".card .add")).to_have_text("+Add photos")
+    page.set_input_files("#folder", photos.test[0].path.parents[1])
+    expect(page.locator(".card")).to_have_count(3)
+    names = {field.input_value(): i for i, field in enumerate(page.locator(".card input[type=text]").all())}
+    assert set(names) == set(photos.classes)
+    expect(page.locator(".card").nth(names[photos.classes[2]]).locator("img")).to_have_count(6)
+    expect(page.locator("#start")).to_be_enabled()
+    visit.check_accessibility()
+    visit.end()
+
+
+def test_a_second_tab_sees_the_lesson_and_can_cancel_it(
+    browser: Any, server: tuple[str, Path], photos: Dataset
+) -> None:
+    visit = Visit(browser, server[0])
+    page, expect = visit.page, playwright.expect
+    other = visit.context.new_page()
+    other.goto(f"{visit.address}#teach")
+    files = [record.path for record in of(photos.train, photos.classes[2])]
+    for tab in (page, other):
+        tab.click("nav >> text=Teach")
+        tab.fill(".card input[type=text]", "heron")
+        tab.set_input_files(".card input[type=file]", files)
+    page.click("#start")
+    expect(page.locator("#lesson-title")).to_have_text("Learning heron")
+    other.click("#start")
+    expect(other.locator("#problem")).to_contain_text("A lesson is already running.")
+    expect(other.locator("#lesson-title")).to_have_text("Learning heron")
+    other.click("#cancel")
+    for tab in (page, other):
+        expect(tab.locator("#lesson-title")).to_have_text("Cancelled")
+        tab.click("text=Back to the photos")
+        expect(tab.locator(".card .thumbs img")).to_have_count(30)  # nobody lost anything
+    visit.end()
+
+
+def test_an_example_without_any_photos(browser: Any, tmp_path: Path) -> None:
+    with serving(tmp_path / "birds") as link:
+        locked = browser.new_context().new_page()
+        locked.goto(link.partition("?")[0])
+        playwright.expect(locked.locator("h1")).to_have_text("Token required")
+        assert locked.evaluate("getComputedStyle(document.querySelector('form')).borderRadius") == "12px"
+        locked.fill("input", link.partition("token=")[2])
+        locked.click("text=Open the page")
+        playwright.expect(locked).to_have_title("birds · fdcnet")
+        locked.context.close()
+
+        visit = Visit(browser, link)
+        page, expect = visit.page, playwright.expect
+        expect(page.locator(".card")).to_have_count(2)  # a new model needs two classes
+        page.click("text=Start with an example")
+        expect(page.locator("#outcome")).to_contain_text("You can close this page")
+        expect(page.locator("#lesson-title")).to_have_text(re.compile("^Learned "), timeout=180_000)
+        expect(page.locator("#outcome h3")).to_have_text("New photos")
+        expect(page.locator("#outcome .key")).to_have_text("box")  # nothing came before
+        expect(page.locator("#model-summary")).to_contain_text("Your own first lesson replaces it.")
+        visit.check_accessibility()
+        page.click("text=Try new photos")
+        expect(page.locator("#grid rect.found")).to_have_count(12)
+        page.click("nav >> text=Teach")
+        page.click("text=Teach more")
+        expect(page.locator(".card")).to_have_count(2)
+        assert not (tmp_path / "birds").exists()
+        visit.end()

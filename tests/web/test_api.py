@@ -20,8 +20,9 @@ from fdcnet.errors import UserError
 from fdcnet.inference.localizer import Localizer
 from fdcnet.teaching.learn import learn, rollback, versions
 from fdcnet.web import app as web
-from fdcnet.web import lesson as lessons
+from fdcnet.web import runner as runners
 from fdcnet.web.app import make_app
+from fdcnet.web.progress import Progress
 
 SMALL = ("data.size=40", "data.crop=32", "model.head_width=16", "train.batch_size=4")
 HERE = "http://localhost"
@@ -29,7 +30,7 @@ HERE = "http://localhost"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """all/ has photos of four classes; made/ is a model that has learned three of them, in two lessons."""
+    """all/ has photos of four classes; made/ is a model that has learned three of them, in two runners."""
     root = tmp_path_factory.mktemp("web")
     dataset = make_synthetic(root / "all", num_classes=4, train_per_class=6, test_per_class=2, size=40)
     for lesson in (dataset.classes[:2], dataset.classes[2:3]):
@@ -46,18 +47,23 @@ def model(home: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def client(model: Path) -> Iterator[TestClient]:
-    with TestClient(make_app(model, device="cpu"), HERE) as client:
-        yield client
-
-
-@pytest.fixture
-def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where uploads go."""
-    folder = tmp_path / "uploads"
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of temporary files."""
+    folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
+
+
+@pytest.fixture
+def client(model: Path, temporary: Path) -> Iterator[TestClient]:
+    with TestClient(make_app(model, device="cpu"), HERE) as client:
+        yield client
+    assert list(temporary.iterdir()) == []
+
+
+def uploads(temporary: Path) -> list[Path]:
+    return list(temporary.glob("fdcnet-serve-*/upload-*"))
 
 
 def photos(home: Path, name: str) -> list[bytes]:
@@ -99,25 +105,25 @@ def refused(answer: Any, status: int) -> str:
 def test_the_answer_is_that_of_the_library(client: TestClient, home: Path, model: Path) -> None:
     localizer = Localizer.load(model, "cpu")
     for photo in photos(home, fourth(home))[:2]:
-        got = client.post("/api/look", params={"heat": True}, content=photo).json()
+        got = client.post("/api/predict", params={"heat": True}, content=photo).json()
         expected = localizer.predict(photo).to_dict(heat=True)
         del expected["source"]
         assert expected.items() <= json.loads(json.dumps(got)).items()
-        assert got["how"] == "now" and got["num_classes"] == 3 and got["side"] == 32
+        assert got["answered_by"] == "current" and got["num_classes"] == 3 and got["side"] == 32
     options = {"class_name": localizer.classes[1], "all_regions": True, "threshold": 0.2, "top_k": 2}
     query = {"class": options["class_name"], **{key: options[key] for key in ("all_regions", "threshold", "top_k")}}
-    got = client.post("/api/look", params=query, content=photo).json()
+    got = client.post("/api/predict", params=query, content=photo).json()
     expected = localizer.predict(photo, **options).to_dict()  # type: ignore[call-overload]
     assert (got["boxes"], got["top"], got["class"]) == (expected["boxes"], expected["top"], expected["class"])
 
 
 def test_an_earlier_task_is_answered_by_the_version_that_was_kept(client: TestClient, home: Path, model: Path) -> None:
     [photo, *_] = photos(home, fourth(home))
-    got = client.post("/api/look?after=1", content=photo).json()
-    assert got["how"] == "kept" and got["num_classes"] == 2
+    got = client.post("/api/predict?after=1", content=photo).json()
+    assert got["answered_by"] == "kept" and got["num_classes"] == 2
     assert got["top"] == Localizer.load(versions(model)[0].path, "cpu").predict(photo).to_dict()["top"]
-    assert client.post("/api/look?after=2", content=photo).json()["how"] == "now"
-    answer = client.post("/api/look?after=99", content=photo)
+    assert client.post("/api/predict?after=2", content=photo).json()["answered_by"] == "current"
+    answer = client.post("/api/predict?after=99", content=photo)
     assert refused(answer, 404) == "There is no task 99."
     assert answer.json()["remedy"] == "The model has learned 2 tasks."
 
@@ -125,14 +131,16 @@ def test_an_earlier_task_is_answered_by_the_version_that_was_kept(client: TestCl
 def test_without_that_version_only_its_classes_may_be_named(client: TestClient, home: Path, model: Path) -> None:
     shutil.rmtree(versions(model)[0].path)
     [photo, *_] = photos(home, fourth(home))
-    got = client.post("/api/look?after=1", content=photo).json()
+    got = client.post("/api/predict?after=1", content=photo).json()
     everything = Localizer.load(model, "cpu").predict(photo, top_k=3).top
-    assert got["how"] == "restricted" and {entry["task"] for entry in got["top"]} == {1}
+    assert got["answered_by"] == "restricted" and {entry["task"] for entry in got["top"]} == {1}
     assert sum(entry["score"] for entry in got["top"]) == pytest.approx(1, abs=1e-3)
     assert got["class"] == next(entry.class_name for entry in everything if entry.task == 1)
     later = next(entry.class_name for entry in everything if entry.task == 2)
-    assert "did not know" in refused(client.post("/api/look", params={"after": 1, "class": later}, content=photo), 400)
-    assert client.post("/api/look?after=1&min_score=1", content=photo).json()["class"] is None
+    assert "did not know" in refused(
+        client.post("/api/predict", params={"after": 1, "class": later}, content=photo), 400
+    )
+    assert client.post("/api/predict?after=1&min_score=1", content=photo).json()["class"] is None
 
 
 @pytest.mark.parametrize(
@@ -142,35 +150,38 @@ def test_without_that_version_only_its_classes_may_be_named(client: TestClient, 
         (b"no photo at all", "", "not an image"),
         (b"\xff\xd8\xff\xe0broken", "", "cannot be read"),
         (None, "?class=heffalump", "does not know the class"),
-        (None, "?threshold=7", "threshold cannot be"),
-        (None, "?after=0", "'after' is wrong"),
-        (None, "?top_k=many", "'top_k' is wrong"),
+        (None, "?threshold=7", "threshold must be from 0 to 1"),
+        (None, "?after=0", "Parameter 'after' is wrong"),
+        (None, "?top_k=many", "Parameter 'top_k' is wrong"),
     ],
 )
 def test_a_bad_question(client: TestClient, home: Path, content: bytes | None, query: str, problem: str) -> None:
     photo = photos(home, fourth(home))[0] if content is None else content
-    assert problem in refused(client.post(f"/api/look{query}", content=photo), 400)
+    assert problem in refused(client.post(f"/api/predict{query}", content=photo), 400)
 
 
 def test_a_decompression_bomb_is_refused(client: TestClient) -> None:
     buffer = io.BytesIO()
     Image.new("1", (20000, 20000)).save(buffer, "PNG")
-    answer = client.post("/api/look", content=buffer.getvalue())
+    answer = client.post("/api/predict", content=buffer.getvalue())
     assert refused(answer, 400) == "photo cannot be read: too large: more than 89,478,485 pixels."
-    assert answer.json()["remedy"] == "Make it smaller first."
+    assert answer.json()["remedy"] == "Reduce its size."
 
 
-def test_a_format_that_browsers_do_not_show_comes_back_as_jpeg(client: TestClient, home: Path) -> None:
+def test_a_format_that_browsers_cannot_show_comes_back_as_jpeg(client: TestClient, home: Path) -> None:
     buffer = io.BytesIO()
     Image.open(io.BytesIO(photos(home, fourth(home))[0])).save(buffer, "TIFF")
-    got = client.post("/api/look?preview=true", content=buffer.getvalue()).json()
-    assert got["preview"].startswith("data:image/jpeg;base64,")
+    preview = client.post("/api/preview", content=buffer.getvalue())
+    assert preview.headers["content-type"] == "image/jpeg"
+    picture = Image.open(io.BytesIO(preview.content))
+    assert (picture.format, picture.size) == ("JPEG", (40, 40))
+    assert "not an image" in refused(client.post("/api/preview", content=b"no photo"), 400)
 
 
 def test_limits_are_in_the_megabytes_that_are_written(client: TestClient) -> None:
     limits = client.get("/api/model").json()["limits"]
     assert (limits["photo_bytes"], limits["lesson_bytes"]) == (32_000_000, 2_000_000_000)
-    assert refused(client.post("/api/look", content=b"x" * 32_000_001), 413) == "That is more than 32 MB."
+    assert refused(client.post("/api/predict", content=b"x" * 32_000_001), 413) == "The upload exceeds 32 MB."
 
 
 def test_what_another_command_changes_is_noticed(client: TestClient, model: Path) -> None:
@@ -183,16 +194,16 @@ def test_what_another_command_changes_is_noticed(client: TestClient, model: Path
 # Teaching
 
 
-def test_a_lesson_and_the_way_back(client: TestClient, home: Path, model: Path, uploads: Path) -> None:
+def test_a_lesson_and_the_way_back(client: TestClient, home: Path, model: Path, temporary: Path) -> None:
     name = fourth(home)
     answer = client.post("/api/lesson?epochs=3", files=form((f"  {name} ", [*photos(home, name), b"broken"])))
     assert answer.status_code == 202
-    assert answer.json()["left_out"] == [{"name": "../../etc/passwd.jpg", "reason": "not an image"}]
+    assert answer.json()["skipped"] == [{"name": "../../etc/passwd.jpg", "reason": "not an image"}]
     lesson = finished(client)
-    assert lesson["state"] == "done" and lesson["report"]["added"] == [name] and lesson["report"]["can_go_back"]
+    assert lesson["state"] == "done" and lesson["report"]["added"] == [name] and lesson["report"]["can_roll_back"]
     assert len(lesson["epochs"]) == 3 and set(lesson["epochs"][0]["losses"]) >= {"cls", "bas"}
-    assert list(uploads.iterdir()) == []  # nothing stays
-    assert any("epochs" in note for note in lesson["notes"])
+    assert uploads(temporary) == []  # nothing stays
+    assert any("epochs" in note for note in lesson["messages"])
     assert [photo["kind"] for photo in lesson["photos"]] == ["learned"] * 4  # too few to hold some out
     assert lesson["photos"][0]["before"]["class"] != name
     picture = client.get("/api/lesson/photos/0")
@@ -240,7 +251,7 @@ def test_a_lesson_without_pictures_is_a_lesson(client: TestClient, home: Path, m
     def fails(*_: object) -> None:
         raise OSError("no room")
 
-    monkeypatch.setattr("fdcnet.web.lesson.compare", fails)
+    monkeypatch.setattr("fdcnet.web.runner.compare", fails)
     client.post("/api/lesson?epochs=1", files=form(("other", photos(home, fourth(home)))))
     lesson = finished(client)
     assert (lesson["state"], lesson["photos"], lesson["report"]["added"]) == ("done", [], ["other"])
@@ -248,7 +259,7 @@ def test_a_lesson_without_pictures_is_a_lesson(client: TestClient, home: Path, m
 
 @pytest.mark.parametrize("name", ["../../outside", "a/b", "..", "日本 'x' \"y\" <b>", "con.jpg"])
 def test_a_class_name_is_a_name_and_never_a_path(
-    client: TestClient, home: Path, model: Path, uploads: Path, name: str
+    client: TestClient, home: Path, model: Path, temporary: Path, name: str
 ) -> None:
     around = set(model.parent.rglob("*"))
     assert client.post("/api/lesson?epochs=1", files=form((name, photos(home, fourth(home))))).status_code == 202
@@ -265,24 +276,24 @@ def test_known_classes_need_to_be_meant(client: TestClient, home: Path, model: P
     client.post("/api/lesson?epochs=1&more=true", files=form((known, photos(home, fourth(home)))))
     lesson = finished(client)
     assert lesson["report"]["more"] == [known]
-    assert any(" 1 epoch," in note for note in lesson["notes"])
+    assert any(" 1 epoch," in note for note in lesson["messages"])
 
 
 def test_a_model_can_be_made_by_the_first_lesson(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {"backbone": "tiny", "overrides": SMALL, "full": False}
-    monkeypatch.setattr(lessons, "learn", lambda *words, **options: learn(*words, **(options | given)))
+    monkeypatch.setattr(runners, "learn", lambda *words, **options: learn(*words, **(options | given)))
     with TestClient(make_app(tmp_path / "new", device="cpu"), HERE) as client:
         assert client.get("/api/model").json()["version"] == 0
         assert client.get("/api/history").json() == []
         [first, second, *_] = Localizer.load(home / "made").classes
-        assert "no class yet" in refused(client.post("/api/look", content=photos(home, first)[0]), 409)
+        assert "no classes yet" in refused(client.post("/api/predict", content=photos(home, first)[0]), 409)
         client.post("/api/lesson?epochs=1", files=form((first, photos(home, first))))
         assert "one class" in finished(client)["problem"]
         client.post("/api/lesson?epochs=1", files=form((first, photos(home, first)), (second, photos(home, second))))
         lesson = finished(client)
         assert lesson["state"] == "done" and lesson["photos"][0]["before"] is None
-        assert not lesson["report"]["can_go_back"]
-        assert client.post("/api/look", content=photos(home, first)[0]).status_code == 200
+        assert not lesson["report"]["can_roll_back"]
+        assert client.post("/api/predict", content=photos(home, first)[0]).status_code == 200
 
 
 class Slow:
@@ -290,68 +301,151 @@ class Slow:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.error: Exception | None = None
-        monkeypatch.setattr(lessons, "learn", self)
+        monkeypatch.setattr(runners, "learn", self)
 
     def __call__(self, *words: Any, cancel: Any, **options: Any) -> None:
         for _ in range(9000):
             if self.error:
                 raise self.error
             if cancel.is_set():
-                raise lessons.Cancelled
+                raise runners.Cancelled
             time.sleep(0.02)
 
 
 def test_one_lesson_at_a_time_and_looking_goes_on(
-    client: TestClient, home: Path, model: Path, uploads: Path, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, home: Path, model: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Slow(monkeypatch)
     files = form((fourth(home), photos(home, fourth(home))))
     assert client.post("/api/lesson", files=files).status_code == 202
-    assert client.get("/api/model").json()["learning"] and len(list(uploads.iterdir())) == 1
-    assert "learning already" in refused(client.post("/api/lesson", files=files), 409)
+    assert client.get("/api/model").json()["learning"] and len(uploads(temporary)) == 1
+    assert "already running" in refused(client.post("/api/lesson", files=files), 409)
     refused(client.post("/api/rollback"), 409)
-    assert client.post("/api/look", content=photos(home, fourth(home))[0]).status_code == 200
+    assert client.post("/api/predict", content=photos(home, fourth(home))[0]).status_code == 200
     assert client.delete("/api/lesson").json()["state"] in ("learning", "cancelled")
     assert finished(client)["state"] == "cancelled"
-    assert list(uploads.iterdir()) == [] and len(versions(model)) == 2
+    assert uploads(temporary) == [] and len(versions(model)) == 2
     client.delete("/api/lesson")  # once more does no harm
 
 
 @pytest.mark.parametrize("error", [MemoryError("no room"), OSError("gone"), RuntimeError("broken")])
 def test_a_lesson_that_fails_says_so(
-    client: TestClient, home: Path, uploads: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    client: TestClient, home: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     Slow(monkeypatch).error = error
     client.post("/api/lesson", files=form((fourth(home), photos(home, fourth(home)))))
     lesson = finished(client)
     assert lesson["state"] == "failed" and str(error) in lesson["problem"] and lesson["remedy"]
-    assert list(uploads.iterdir()) == []
+    assert uploads(temporary) == []
 
 
 def test_the_server_ends_a_lesson_before_it_ends(
-    model: Path, home: Path, uploads: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, home: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Slow(monkeypatch)
     with TestClient(make_app(model, device="cpu"), HERE) as client:
         client.post("/api/lesson", files=form((fourth(home), photos(home, fourth(home)))))
-    assert list(uploads.iterdir()) == []
+        assert len(uploads(temporary)) == 1
+    assert list(temporary.iterdir()) == []
 
 
-def test_a_bad_upload(client: TestClient, home: Path, uploads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_upload(client: TestClient, home: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photo = photos(home, fourth(home))[0]
     for files, problem in (
-        (form(("x", [b"broken", b"too"])), "No photo can be read"),
+        (form(("x", [b"broken", b"too"])), "No readable photos"),
         (form((" ", [photo])), "has no name"),
-        ([("photo", ("a.jpg", photo))], "not expected"),
+        ([("photo", ("a.jpg", photo))], "Unexpected form field 'photo'"),
         ([("class", (None, "x"))], "No photo was sent"),
-        ([("class", (None, "x")), ("file", ("a.jpg", photo))], "'file' is not expected"),
+        ([("class", (None, "x")), ("file", ("a.jpg", photo))], "Unexpected form field 'file'"),
     ):
         assert problem in refused(client.post("/api/lesson", files=files), 400)
-    monkeypatch.setattr(web, "MAX_PHOTOS", 3)
-    assert "Too many files" in refused(client.post("/api/lesson", files=form(("x", [photo] * 4))), 400)
+    boundary = {"content-type": "multipart/form-data; boundary=x"}
+    cut = b'--x\r\nContent-Disposition: form-data; name="class"\r\n\r\nheron\r\n'
+    assert "incomplete" in refused(client.post("/api/lesson", content=cut, headers=boundary), 400)
+    assert "cannot be read" in refused(client.post("/api/lesson", content=b"no form", headers=boundary), 400)
+    assert "not a form" in refused(client.post("/api/lesson", content=b"{}"), 400)
+    monkeypatch.setattr("fdcnet.web.uploads.MAX_PHOTOS", 3)
+    assert "More than 3 photos" in refused(client.post("/api/lesson", files=form(("x", [photo] * 4))), 400)
     monkeypatch.setattr("fdcnet.web.uploads.MAX_PHOTO", 10)
     assert "larger than" in refused(client.post("/api/lesson", files=form(("x", [photo]))), 400)
-    assert list(uploads.iterdir()) == []
+    assert uploads(temporary) == []
+
+
+def test_progress_of_a_lesson_never_goes_back(client: TestClient, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    update = Progress._advance
+
+    def recorded(self: Progress) -> None:
+        update(self)
+        seen.append(self.fraction)
+
+    monkeypatch.setattr(Progress, "_advance", recorded)
+    client.post("/api/lesson?epochs=2", files=form(("other", photos(home, fourth(home)))))
+    assert finished(client)["progress"] == 1
+    assert len(seen) > 5 and seen == sorted(seen) and 0.5 < seen[-1] < 1
+
+
+def test_the_classes_have_counts_thumbnails_and_a_history(client: TestClient, home: Path) -> None:
+    first, second, _ = (photos(home, name) for name in Localizer.load(home / "made").classes)
+    client.post("/api/lesson?epochs=1", files=form(("other", first + second)))  # twelve: two are held out
+    finished(client)
+    *_, known, new = client.get("/api/classes").json()
+    assert (new["name"], new["task"], new["num_learned"], new["num_held_out"]) == ("other", 3, 10, 2)
+    assert known["num_learned"] == 6 and known["history"] == []  # six photos: none was held out
+    [lesson] = new["history"]
+    assert lesson["version"] == 3 and lesson["before"] is None and lesson["after"] in (0, 50, 100)
+    assert new["num_thumbnails"] == 4
+    picture = client.get("/api/classes/3/photos/0")
+    assert Image.open(io.BytesIO(picture.content)).size == (112, 112)
+    refused(client.get("/api/classes/4/photos/0"), 404)
+    refused(client.get("/api/classes/0/photos/4"), 404)
+    client.post("/api/lesson?epochs=1", files=form(("third", first)))
+    finished(client)
+    *_, known, _ = client.get("/api/classes").json()
+    assert [lesson["version"] for lesson in known["history"]] == [3, 4]
+    assert known["history"][1]["before"] == known["history"][0]["after"]
+
+
+def test_the_example_lasts_until_the_first_lesson(
+    tmp_path: Path, home: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small: dict[str, Any] = {"backbone": "tiny", "overrides": SMALL, "full": False, "epochs": 1}
+    monkeypatch.setattr(runners, "SETTINGS", small)
+    monkeypatch.setattr(runners, "learn", lambda *words, **options: learn(*words, **(options | small)))
+    [first, second, *_] = Localizer.load(home / "made").classes
+    with TestClient(make_app(tmp_path / "new", device="cpu"), HERE) as client:
+        assert client.post("/api/lesson/example").status_code == 202
+        lesson = finished(client)
+        assert lesson["state"] == "done" and lesson["num_examples"] == 12
+        assert lesson["report"]["new_after"]["gt_known"] is not None  # its true boxes are known
+        facts = client.get("/api/model").json()
+        assert (facts["is_example"], facts["name"], facts["version"]) == (True, "example", 1)
+        assert not (tmp_path / "new").exists()
+        unseen = client.get("/api/example/photos/11").content
+        assert client.post("/api/predict", content=unseen).json()["num_classes"] == 3
+        refused(client.get("/api/example/photos/12"), 404)
+        client.post("/api/lesson", files=form((first, photos(home, first)), (second, photos(home, second))))
+        assert finished(client)["report"]["added"] == [first, second]
+        facts = client.get("/api/model").json()
+        assert (facts["is_example"], facts["name"]) == (False, "new")
+        assert "already has classes" in refused(client.post("/api/lesson/example"), 409)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_lesson_lost_with_its_server_is_reported_once(model: Path, temporary: Path) -> None:
+    dead, other = temporary / "fdcnet-serve-dead", temporary / "fdcnet-serve-other"
+    for folder, path in ((dead, model), (other, model.with_name("another"))):
+        (folder / "upload-1").mkdir(parents=True)
+        (folder / "upload-1" / "photo").write_bytes(b"photo")
+        (folder / "lock").touch()
+        (folder / "lesson.json").write_text(json.dumps({"model": str(path.resolve()), "classes": ["heron", "wren"]}))
+    with TestClient(make_app(model, device="cpu"), HERE) as client:
+        lesson = client.get("/api/lesson").json()
+        assert (lesson["state"], lesson["problem"]) == ("lost", "The server stopped during a lesson on heron, wren.")
+        assert not dead.exists() and not other.exists()
+        with TestClient(make_app(model, device="cpu"), HERE) as second:  # the first one is running: it stays
+            assert second.get("/api/lesson").json()["state"] == "none"
+            assert len(list(temporary.iterdir())) == 2
 
 
 # Report and pages
@@ -365,7 +459,7 @@ def test_a_run_shows_its_report(taught: Path) -> None:
         [scripts] = [part for part in page.headers["content-security-policy"].split("; ") if "script" in part]
         assert re.fullmatch(r"script-src 'sha256-[^' ]+'", scripts), "only the page's own script may run"
         photo = next((taught / "photos/test").rglob("*.jpg"), None) or next((taught / "photos/test").rglob("*.png"))
-        assert client.post("/api/look?after=1", content=photo.read_bytes()).json()["how"] == "restricted"
+        assert client.post("/api/predict?after=1", content=photo.read_bytes()).json()["answered_by"] == "restricted"
 
 
 def test_other_models_have_no_run(client: TestClient) -> None:
@@ -374,14 +468,18 @@ def test_other_models_have_no_run(client: TestClient) -> None:
 
 def test_the_page_and_the_description_load_nothing_from_elsewhere(client: TestClient) -> None:
     page = client.get("/").text
-    for name in re.findall(r'(?:src|href)="(static/[^"]+)"', page):
-        page += client.get(f"/{name}").text
+    linked = set(re.findall(r'(?:src|href)="static/([^"]+)"', page))
+    modules = {file.name for file in web.STATIC.glob("*.js")}
+    sources = {name: client.get(f"/static/{name}").text for name in linked | modules}
+    imported = {name for text in sources.values() for name in re.findall(r'from "\./([^"]+)"', text)}
+    assert imported | (linked & modules) == modules  # every module is used, and every import exists
+    page += "".join(sources.values())
     assert re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]+", page.replace("http://www.w3.org/2000/svg", "")) == []
     described = client.get("/openapi.json").json()
-    assert {"/api/look", "/api/lesson", "/api/history", "/api/rollback", "/api/model"} <= set(described["paths"])
+    assert {"/api/predict", "/api/lesson", "/api/history", "/api/rollback", "/api/model"} <= set(described["paths"])
     for path in ("/docs", "/redoc", "/static/../app.py", "/static/%2e%2e/app.py", "/api/nothing"):
         refused(client.get(path), 404)
-    refused(client.put("/api/look"), 405)
+    refused(client.put("/api/predict"), 405)
 
 
 def test_what_is_no_model_is_not_served(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
+import anyio
 import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
+from fdcnet.web import guard
 from fdcnet.web.guard import Guard, is_local
 
 LIMITS = {"/large": 1000, None: 100}
@@ -52,7 +54,7 @@ def test_beyond_localhost_addresses_and_own_names_are_served_but_no_foreign_ones
 )
 def test_foreign_origins_are_refused(origin: str) -> None:
     answer = client().post("/x", headers={"origin": origin})
-    assert answer.status_code == 403 and answer.json()["problem"] == "Other pages may not use this server."
+    assert answer.status_code == 403 and answer.json()["problem"] == "Requests from other sites are not allowed."
 
 
 def test_the_own_origin_and_programs_are_served() -> None:
@@ -71,8 +73,8 @@ def test_other_pages_may_link_here_but_not_load_from_here() -> None:
 def test_the_token_of_the_link_becomes_a_cookie() -> None:
     locked = client("0.0.0.0", "key")
     page = locked.get("/")
-    assert page.status_code == 401 and "needs its key" in page.text
-    assert locked.get("/api/model").json()["problem"] == "This server needs its token."
+    assert page.status_code == 401 and "Token required" in page.text
+    assert locked.get("/api/model").json()["problem"] == "Token required."
     for wrong in ("/?token=", "/?token=kez", "/?token=k%C3%A9y"):
         assert locked.get(wrong).status_code == 401
     assert locked.get("/api/model?token=key").status_code == 401  # only the page takes it from the address
@@ -83,10 +85,89 @@ def test_the_token_of_the_link_becomes_a_cookie() -> None:
 
 
 @pytest.mark.parametrize(
-    "header", [{"authorization": "Bearer wrong"}, {"cookie": "fdcnet-8000=wrong"}, {"cookie": "; =\x01"}]
+    "header",
+    [
+        {"authorization": "Bearer wrong"},
+        {"authorization": "Basic a2V5Og=="},  # 'key' as the user name
+        {"authorization": "Basic %%%"},
+        {"authorization": "key"},
+        {"cookie": "fdcnet-8000=wrong"},
+        {"cookie": "; =\x01"},
+    ],
 )
 def test_a_wrong_token(header: dict[str, str]) -> None:
     assert client("0.0.0.0", "key").get("/x", headers=header).status_code == 401
+
+
+def test_the_token_is_also_a_bearer_token_and_a_password() -> None:
+    locked = client(token="key")
+    assert locked.get("/x").status_code == 401  # also on loopback
+    assert locked.get("/x", headers={"authorization": "Bearer key"}).text == "inside"
+    assert locked.get("/x", auth=("anybody", "key")).text == "inside"
+
+
+def test_the_token_page_has_its_style() -> None:
+    locked = client(token="key")
+    page = locked.get("/")
+    assert 'href="static/page.css"' in page.text and "form-action 'self'" in page.headers["content-security-policy"]
+    assert locked.get("/static/page.css").text == "inside"
+
+
+def test_a_body_must_arrive_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten bytes in the grace period of 0.05 s buy another 0.1 s."""
+    monkeypatch.setattr(guard, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(guard, "MIN_BYTES_PER_SECOND", 100)
+    complete = {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send_after(*seconds: float) -> None:
+        pauses = iter(seconds)
+
+        async def receive() -> dict[str, object]:
+            if (pause := next(pauses, None)) is None:
+                return complete
+            await anyio.sleep(pause)
+            return {"type": "http.request", "body": b"x" * 10, "more_body": True}
+
+        limited = guard._limited(receive, 1000)
+        while (await limited())["more_body"]:
+            pass
+        await limited()  # the body is complete: no deadline any more
+
+    anyio.run(send_after, 0.0, 0.1)
+    with pytest.raises(guard.Refused, match="too slow"):
+        anyio.run(send_after, 0.0, 1.0)
+
+
+def test_few_bodies_are_in_memory_at_a_time() -> None:
+    inside = most = 0
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await anyio.sleep(0.02)
+        inside -= 1
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b"x"}
+
+    async def send(message: object) -> None: ...
+
+    async def many() -> None:
+        served = Guard(slow, "127.0.0.1", None, LIMITS)
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/x",
+            "query_string": b"",
+            "headers": [(b"host", b"localhost")],
+        }
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(served, scope, receive, send)
+
+    anyio.run(many)
+    assert most == guard.MAX_BODIES
 
 
 def test_bodies_have_a_limit_whether_they_say_their_length_or_not() -> None:
@@ -98,7 +179,7 @@ def test_bodies_have_a_limit_whether_they_say_their_length_or_not() -> None:
     assert client().post("/x", content=b"x" * 101).status_code == 413
     assert client().post("/large", content=b"x" * 1000).text == "inside"
     assert client().post("/x", content=in_pieces(10)).text == "inside"
-    with pytest.raises(Exception, match="more than"):  # the application turns it into 413
+    with pytest.raises(Exception, match="exceeds"):  # the application turns it into 413
         client().post("/x", content=in_pieces(11))
 
 

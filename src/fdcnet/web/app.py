@@ -1,5 +1,6 @@
 """The local page and its API."""
 
+import io
 import logging
 import threading
 from collections.abc import AsyncIterator
@@ -16,26 +17,28 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
+from fdcnet.data.decode import BadImage, upright
 from fdcnet.errors import UserError
 from fdcnet.report.page import POLICY, render
 from fdcnet.report.runs import load
 from fdcnet.store.versions import rollback
 from fdcnet.teaching.holdout import FEWEST_PHOTOS
 from fdcnet.teaching.learn import KEEP
-from fdcnet.web import answers
+from fdcnet.web import schemas
 from fdcnet.web.guard import Guard, Refused, refusal
-from fdcnet.web.lesson import School
-from fdcnet.web.model import Model
-from fdcnet.web.uploads import MAX_CLASSES, MAX_LESSON, MAX_PHOTO, MAX_PHOTOS, keep_uploads
+from fdcnet.web.model import ServedModels
+from fdcnet.web.runner import LessonRunner
+from fdcnet.web.uploads import MAX_CLASSES, MAX_LESSON, MAX_PHOTO, MAX_PHOTOS, receive_upload
 
 STATIC = Path(__file__).with_name("static")
-AT_ONCE = 2  # photos: each may be large when decoded
-LIMITS = answers.Limits(
-    photo_bytes=MAX_PHOTO, lesson_bytes=MAX_LESSON, photos=MAX_PHOTOS, classes=MAX_CLASSES, fewest=FEWEST_PHOTOS
+MAX_DECODING = 2  # photos at the same time; a decoded photo may be large
+PREVIEW_SIDE = 1600  # pixels
+LIMITS = schemas.Limits(
+    photo_bytes=MAX_PHOTO, lesson_bytes=MAX_LESSON, photos=MAX_PHOTOS, classes=MAX_CLASSES, min_photos=FEWEST_PHOTOS
 )
 PHOTO_BODY = {"requestBody": {"required": True, "content": {"image/*": {"schema": {"type": "string"}}}}}
 LESSON_FIELDS = {
-    "class": {"type": "array", "items": {"type": "string"}, "description": "A name; the photos after it are of it."},
+    "class": {"type": "array", "items": {"type": "string"}, "description": "Class name of the photos that follow."},
     "photo": {"type": "array", "items": {"type": "string", "format": "binary"}},
 }
 LESSON_BODY = {
@@ -50,164 +53,218 @@ log = logging.getLogger(__name__)
 def make_app(
     path: Path, *, host: str = "127.0.0.1", token: str | None = None, device: str = "auto", keep: int = KEEP
 ) -> ASGIApp:
-    """Serves the model at `path`, which need not be there yet: then the first lesson makes it."""
-    model = Model(path, device)
-    model.refuse_what_is_no_model()
-    school = School(model, keep)
+    """Serve the model at `path`. If it does not exist yet, the first lesson creates it."""
+    models = ServedModels(path, device)
+    models.own.refuse_other_folders()
+    runner = LessonRunner(models, keep)
 
     @asynccontextmanager
-    async def life(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await to_thread.run_sync(school.close)
+        await to_thread.run_sync(runner.close)
 
     app = FastAPI(
         title="fdcnet",
-        summary="Class, box and heat map of photos; new classes from photos alone.",
-        lifespan=life,
-        docs_url=None,  # FastAPI's pages load scripts from elsewhere
+        summary="Classify and localize objects in photos, and teach new classes from photos alone.",
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's own pages load scripts from a CDN
         redoc_url=None,
-        responses={400: {"model": answers.Problem}},
+        responses={400: {"model": schemas.Problem}},
     )
-    _errors(app)
-    _looking(app, model, school)
-    _teaching(app, model, school)
-    _pages(app, model)
+    _add_error_handlers(app)
+    _add_model_routes(app, models, runner)
+    _add_photo_routes(app, models)
+    _add_lesson_routes(app, runner)
+    _add_pages(app, models)
     return Guard(app, host, token, {"/api/lesson": MAX_LESSON, None: MAX_PHOTO})
 
 
-def _looking(app: FastAPI, model: Model, school: School) -> None:
-    limiter = CapacityLimiter(AT_ONCE)
+def _add_model_routes(app: FastAPI, models: ServedModels, runner: LessonRunner) -> None:
+    one_at_a_time = threading.Lock()
+
+    def info() -> schemas.ModelInfo:
+        is_example = models.shows_example
+        return schemas.ModelInfo(**models.current.info(), is_example=is_example, learning=runner.busy, limits=LIMITS)
 
     @app.get("/api/model")
-    def facts() -> answers.ModelFacts:
-        """What the model knows, task by task, and the limits of this server."""
-        return answers.ModelFacts(**model.facts(), learning=school.busy, limits=LIMITS)
+    def model_info() -> schemas.ModelInfo:
+        """Name, version, classes by task, and the limits of this server."""
+        return info()
 
-    @app.post("/api/look", openapi_extra=PHOTO_BODY, responses={404: {"model": answers.Problem}})
-    async def look(
+    @app.get("/api/history")
+    def history() -> list[schemas.VersionInfo]:
+        """The kept versions, oldest first."""
+        return [schemas.VersionInfo(**version) for version in models.current.history()]
+
+    @app.get("/api/classes")
+    def classes() -> list[schemas.ClassInfo]:
+        """The classes in the order in which they were learned."""
+        return [schemas.ClassInfo(**each) for each in models.current.classes()]
+
+    @app.get("/api/classes/{number}/photos/{photo}", response_class=Response)
+    def thumbnail(number: int, photo: int) -> Response:
+        """Thumbnail of an exemplar. `number`: position in /api/classes."""
+        kept = list(models.current.kept_photos().values()) if models.current.exists else []
+        if not (0 <= number < len(kept) and 0 <= photo < len(kept[number].thumbnails)):
+            raise Refused(404, "There is no such photo.", "See /api/classes for the number of thumbnails.")
+        return Response(kept[number].thumbnails[photo], media_type="image/jpeg")
+
+    @app.post("/api/rollback", responses={409: {"model": schemas.Problem}})
+    def roll_back(
+        to: Annotated[int | None, Query(description="Number of a kept version. Default: the parent.")] = None,
+        of: Annotated[int | None, Query(description="Refuse unless this version is in use.")] = None,
+    ) -> schemas.ModelInfo:
+        """Use another version. Later versions are kept, too."""
+        runner.refuse_if_busy()
+        with one_at_a_time:
+            if of is not None and of != models.current.version:
+                problem = f"Version {models.current.version} is in use, not version {of}."
+                raise Refused(409, problem, "Nothing was changed. Check which version you want.")
+            rollback(models.current.path, to)
+        return info()
+
+
+def _add_photo_routes(app: FastAPI, models: ServedModels) -> None:
+    limiter = CapacityLimiter(MAX_DECODING)
+
+    @app.post("/api/predict", openapi_extra=PHOTO_BODY, responses={404: {"model": schemas.Problem}})
+    async def predict(
         request: Request,
-        after: Annotated[int | None, Query(ge=1, description="As the model was after this task.")] = None,
-        class_name: Annotated[str | None, Query(alias="class", description="Whose box; else of the best.")] = None,
+        after: Annotated[int | None, Query(ge=1, description="Use the model as it was after this task.")] = None,
+        class_name: Annotated[str | None, Query(alias="class", description="Box of this class, not the best.")] = None,
         all_regions: bool = False,
         top_k: int = 5,
         min_score: float = 0.0,
         threshold: float | None = None,
         heat: bool = False,
-        preview: bool = False,
-    ) -> answers.Look:
-        """Class, box and heat map of the photo in the body: its file, byte for byte."""
-        photo = await request.body()
-        if not photo:
-            raise Refused(400, "No photo was sent.", "Send the file of a photo as the body of the request.")
+    ) -> schemas.Prediction:
+        """Class, box and heat map for the photo in the request body (the bytes of its file)."""
+        photo = await _photo_of(request)
+        options: dict[str, Any] = {"class_name": class_name, "all_regions": all_regions, "top_k": top_k}
+        options |= {"min_score": min_score, "threshold": threshold}
+        answer = await to_thread.run_sync(
+            lambda: models.current.predict(photo, after, heat, **options), limiter=limiter
+        )
+        return schemas.Prediction(**answer)
 
-        def answer() -> answers.Look:
-            options: dict[str, Any] = {"class_name": class_name, "all_regions": all_regions, "top_k": top_k}
-            options |= {"min_score": min_score, "threshold": threshold}
-            return answers.Look(**model.look(photo, after, heat, preview, **options))
-
-        return await to_thread.run_sync(answer, limiter=limiter)
-
-    @app.get("/api/history")
-    def history() -> list[answers.VersionFacts]:
-        """The versions that are kept, the oldest first."""
-        return [answers.VersionFacts(**version) for version in model.history()]
+    @app.post("/api/preview", openapi_extra=PHOTO_BODY, response_class=Response)
+    async def preview(request: Request) -> Response:
+        """The photo as JPEG, for formats that browsers cannot show."""
+        photo = await _photo_of(request)
+        jpeg = await to_thread.run_sync(_jpeg, photo, limiter=limiter)
+        return Response(jpeg, media_type="image/jpeg")
 
 
-def _teaching(app: FastAPI, model: Model, school: School) -> None:
-    one_at_a_time = threading.Lock()
+async def _photo_of(request: Request) -> bytes:
+    photo = await request.body()
+    if not photo:
+        raise Refused(400, "No photo was sent.", "Send the bytes of a photo file as the request body.")
+    return photo
 
-    def now() -> answers.Lesson:
-        return answers.Lesson(**school.lesson.facts()) if school.lesson else answers.Lesson(state="none")
 
-    @app.post("/api/lesson", status_code=202, openapi_extra=LESSON_BODY, responses={409: {"model": answers.Problem}})
+def _jpeg(photo: bytes) -> bytes:
+    buffer = io.BytesIO()
+    try:
+        upright(photo, PREVIEW_SIDE).save(buffer, "JPEG", quality=85)
+    except BadImage as error:
+        raise Refused(400, f"photo cannot be read: {error}.", "Send another photo.") from error
+    return buffer.getvalue()
+
+
+def _add_lesson_routes(app: FastAPI, runner: LessonRunner) -> None:
+    def current() -> schemas.LessonInfo:
+        if runner.lesson:
+            return schemas.LessonInfo(**runner.lesson.info())
+        if lost := runner.workspace.lost_lesson:
+            problem = f"The server stopped during a lesson on {', '.join(lost)}."
+            return schemas.LessonInfo(state="lost", problem=problem, remedy="The model is unchanged. Please try again.")
+        return schemas.LessonInfo(state="none")
+
+    @app.post("/api/lesson", status_code=202, openapi_extra=LESSON_BODY, responses={409: {"model": schemas.Problem}})
     async def teach(
         request: Request,
-        more: Annotated[bool, Query(description="Photos may also be of known classes.")] = False,
-        epochs: Annotated[int | None, Query(ge=1, le=1000, description="Unless given, by the photos.")] = None,
-    ) -> answers.Lesson:
-        """Start to learn classes. One lesson at a time; the old version answers until the new one is complete."""
-        school.refuse_if_busy()
-        try:
-            async with request.form(max_files=MAX_PHOTOS, max_fields=MAX_CLASSES) as form:
-                upload = await to_thread.run_sync(keep_uploads, form)
-        except OSError as error:
-            remedy = "Free some space where the server keeps temporary files."
-            raise Refused(507, f"The photos cannot be stored: {error.strerror or error}.", remedy) from error
-        try:
-            school.start(upload, more, epochs)
-        except BaseException:
-            upload.delete()
-            raise
-        return now()
+        more: Annotated[bool, Query(description="Allow photos of known classes.")] = False,
+        epochs: Annotated[int | None, Query(ge=1, le=1000, description="Default: depends on the photos.")] = None,
+    ) -> schemas.LessonInfo:
+        """Start a lesson. Only one runs at a time; the old version answers until the new one is complete."""
+        with runner.reserved():
+            try:
+                folder = runner.workspace.new_folder("upload")
+                upload = await receive_upload(request.stream(), request.headers.get("content-type", ""), folder)
+            except OSError as error:
+                remedy = "Free some space in the server's temporary folder."
+                raise Refused(507, f"The photos cannot be stored: {error.strerror or error}.", remedy) from error
+            runner.start(upload, more, epochs)
+        return current()
+
+    @app.post("/api/lesson/example", status_code=202, responses={409: {"model": schemas.Problem}})
+    def teach_example() -> schemas.LessonInfo:
+        """Teach three generated classes. Only for a model that does not exist yet; the first lesson replaces them."""
+        runner.start_example()
+        return current()
+
+    @app.get("/api/example/photos/{number}", response_class=Response)
+    def example_photo(number: int) -> Response:
+        """A generated photo that the example lesson did not use."""
+        examples = runner.lesson.examples if runner.lesson else []
+        if not 0 <= number < len(examples):
+            raise Refused(404, "There is no such photo.", "Teach the example first.")
+        return Response(examples[number], media_type="image/jpeg")
 
     @app.get("/api/lesson")
-    def lesson() -> answers.Lesson:
-        """The lesson that is going on, or the last one since the server started."""
-        return now()
+    def lesson() -> schemas.LessonInfo:
+        """The running lesson, or the last one since the server started."""
+        return current()
 
     @app.delete("/api/lesson")
-    def cancel() -> answers.Lesson:
-        """Stop it. The model stays as it was."""
-        if school.busy and school.lesson:
-            school.lesson.cancel.set()
-        return now()
+    def cancel() -> schemas.LessonInfo:
+        """Cancel the lesson. The model stays unchanged."""
+        if runner.busy and runner.lesson:
+            runner.lesson.cancel.set()
+        return current()
 
     @app.get("/api/lesson/photos/{number}", response_class=Response)
     def photo(number: int) -> Response:
-        compared = school.lesson.compared if school.lesson else []
+        compared = runner.lesson.compared if runner.lesson else []
         if not 0 <= number < len(compared):
-            raise Refused(404, "There is no such photo.", "They are those of the last lesson.")
+            raise Refused(404, "There is no such photo.", "Only photos of the last lesson are available.")
         return Response(compared[number].jpeg, media_type="image/jpeg")
 
-    @app.post("/api/rollback", responses={409: {"model": answers.Problem}})
-    def back(
-        to: Annotated[int | None, Query(description="Number of a kept version; else the one before.")] = None,
-        of: Annotated[int | None, Query(description="Refuse unless this version is the one in use.")] = None,
-    ) -> answers.ModelFacts:
-        """Make an earlier version the one in use; later ones are kept, too."""
-        school.refuse_if_busy()
-        with one_at_a_time:
-            if of is not None and of != model.version:
-                problem = f"Version {model.version} is in use, not version {of}."
-                raise Refused(409, problem, "Nothing was changed: see which version you want.")
-            rollback(model.path, to)
-        return answers.ModelFacts(**model.facts(), learning=school.busy, limits=LIMITS)
 
-
-def _pages(app: FastAPI, model: Model) -> None:
+def _add_pages(app: FastAPI, models: ServedModels) -> None:
     @app.get("/", include_in_schema=False)
     def page() -> FileResponse:
         return FileResponse(STATIC / "page.html", headers={"cache-control": "no-cache"})
 
     @app.get("/run", include_in_schema=False)
     def run() -> HTMLResponse:
-        if model.run_folder is None:
-            raise Refused(404, "This model does not lie in a run folder.", "Its history is on the page.")
+        if models.own.run_folder is None:
+            raise Refused(404, "This model is not in a run folder.", "See the Model tab of the page for its history.")
         policy = f"{POLICY}; frame-ancestors 'none'"
-        return HTMLResponse(render(load([model.run_folder])), headers={"content-security-policy": policy})
+        return HTMLResponse(render(load([models.own.run_folder])), headers={"content-security-policy": policy})
 
     app.mount("/static", StaticFiles(directory=STATIC))
 
 
-def _errors(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(UserError)
     def user_error(request: Request, error: UserError) -> JSONResponse:
         return refusal(error)
 
     @app.exception_handler(HTTPException)
     def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        remedy = "See /openapi.json for what this server answers."
+        remedy = "See /openapi.json for the requests of this server."
         return refusal(Refused(error.status_code, str(error.detail).rstrip(".") + ".", remedy))
 
     @app.exception_handler(RequestValidationError)
     def wrong_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        return refusal(Refused(400, f"'{first['loc'][-1]}' is wrong: {first['msg']}.", "See /openapi.json."))
+        return refusal(Refused(400, f"Parameter '{first['loc'][-1]}' is wrong: {first['msg']}.", "See /openapi.json."))
 
     @app.exception_handler(ClientDisconnect)
-    def gone(request: Request, error: ClientDisconnect) -> Response:
-        return Response(status_code=499)  # nobody reads it: the page was closed while it sent
+    def disconnected(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=499)  # nobody reads it: the client left while it was sending
 
     @app.exception_handler(Exception)
     def anything(request: Request, error: Exception) -> JSONResponse:
-        return refusal(Refused(500, "Something went wrong in the server.", "Its terminal says what."))
+        return refusal(Refused(500, "Internal server error.", "See the server's terminal."))

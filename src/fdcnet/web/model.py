@@ -1,30 +1,28 @@
-"""The model that is served: the version in use, whatever changes it, and the earlier ones that are kept."""
+"""The served model: the version in use, whoever changes it, and the earlier versions that are kept."""
 
-import base64
-import io
 import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from fdcnet.data.decode import upright
 from fdcnet.errors import count
 from fdcnet.inference.localizer import Localizer, Options
 from fdcnet.inference.prediction import ClassScore, Prediction
 from fdcnet.store.bundle import current_number, has_bundle, read_current, read_description
-from fdcnet.store.versions import after_tasks, is_unborn, versions
+from fdcnet.store.versions import after_tasks, is_unborn, lineage, versions
+from fdcnet.web.classes import KeptPhotos, accuracy_history, num_learned, read_kept_photos
 from fdcnet.web.guard import Refused
 
-LOADED = 4  # versions kept in memory
-PREVIEW = 1600  # pixels of the longer side
+MAX_LOADED = 4  # versions in memory
 
 
-class Model:
-    """Thread-safe. A lesson or another command may change the version in use between any two questions."""
+class ServedModel:
+    """Thread-safe. A lesson or another command may change the version in use at any time."""
 
     def __init__(self, path: Path, device: str = "auto") -> None:
         self.path, self.device = path, device
         self._loaded: dict[tuple[Path, int], Localizer] = {}
+        self._kept_photos: tuple[int, dict[str, KeptPhotos]] = (0, {})  # of one version
         self._lock = threading.Lock()
 
     @property
@@ -36,47 +34,43 @@ class Model:
         return current_number(self.path) or 1
 
     def localizer(self, bundle: Path | None = None) -> Localizer:
-        """Of one bundle; of the version in use unless one is named."""
+        """The model in `bundle`; by default the version in use."""
         if bundle is None:
             if not self.exists:
-                raise Refused(409, "The model knows no class yet.", "Teach it two classes first.")
+                raise Refused(409, "The model knows no classes yet.", "Teach it two classes first.")
             return read_current(self.path, self.localizer)
         with self._lock:
             file = bundle / "fdcnet.json"
             key = (bundle, file.stat().st_mtime_ns if file.is_file() else 0)
-            found = self._loaded.pop(key, None) or Localizer.load(bundle, self.device)
-            self._loaded[key] = found  # the latest at the end
-            while len(self._loaded) > LOADED:
+            localizer = self._loaded.pop(key, None) or Localizer.load(bundle, self.device)
+            self._loaded[key] = localizer  # most recently used last
+            while len(self._loaded) > MAX_LOADED:
                 self._loaded.pop(next(iter(self._loaded)))
-            return found
+            return localizer
 
-    def look(
-        self, photo: bytes, after: int | None, heat: bool, preview: bool, **options: Unpack[Options]
-    ) -> dict[str, Any]:
-        """What the model says about a photo, now or as it was after an earlier task."""
-        localizer, how = self.localizer(), "now"
+    def predict(self, photo: bytes, after: int | None, heat: bool, **options: Unpack[Options]) -> dict[str, Any]:
+        """The prediction for a photo by the version in use, or by the model as it was after task `after`."""
+        localizer, answered_by = self.localizer(), "current"
         num_tasks = max(localizer.tasks)
         if after is not None and after > num_tasks:
             raise Refused(404, f"There is no task {after}.", f"The model has learned {count(num_tasks, 'task')}.")
         if after is not None and after < num_tasks:
             kept = after_tasks(self.path).get(after)
-            how = "kept" if kept else "restricted"
+            answered_by = "kept" if kept else "restricted"
             localizer = self.localizer(kept.path) if kept else localizer
-        if how == "restricted" and after is not None:
-            prediction = _among_earlier(localizer, photo, after, options)
+        if answered_by == "restricted" and after is not None:
+            prediction = _predict_earlier_classes(localizer, photo, after, options)
         else:
             prediction = localizer.predict(photo, **options)
         known = [task for task in localizer.tasks if after is None or task <= after]
-        facts = prediction.to_dict(heat) | {"side": prediction.side, "how": how, "num_classes": len(known)}
-        if preview:
-            facts["preview"] = _preview(photo)
-        return facts
+        extra = {"side": prediction.side, "answered_by": answered_by, "num_classes": len(known)}
+        return prediction.to_dict(heat) | extra
 
-    def facts(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         """What the page needs before the first photo."""
-        facts: dict[str, Any] = {"name": self.path.resolve().name, "version": 0, "tasks": [], "threshold": 0.5}
+        info: dict[str, Any] = {"name": self.path.resolve().name, "version": 0, "tasks": [], "threshold": 0.5}
         if not self.exists:
-            return facts
+            return info
         localizer, kept = self.localizer(), after_tasks(self.path)
         tasks = [
             {
@@ -87,7 +81,7 @@ class Model:
             for task in sorted(set(localizer.tasks))
         ]
         config = localizer.state.config
-        return facts | {
+        return info | {
             "version": self.version,
             "tasks": tasks,
             "threshold": localizer.protocol.threshold,
@@ -96,8 +90,34 @@ class Model:
             "report": self.run_folder is not None,
         }
 
+    def classes(self) -> list[dict[str, Any]]:
+        """Photo counts and accuracy of each class, in the order in which they were learned."""
+        if not self.exists:
+            return []
+        localizer, kept, lessons = self.localizer(), self.kept_photos(), lineage(self.path)[::-1]
+        return [
+            {
+                "name": name,
+                "task": task,
+                "num_learned": num_learned(name, lessons),
+                "num_exemplars": kept[name].num_exemplars,
+                "num_held_out": kept[name].num_held_out,
+                "num_thumbnails": len(kept[name].thumbnails),
+                "history": accuracy_history(name, lessons),
+            }
+            for name, task in zip(localizer.classes, localizer.tasks, strict=True)
+            if name in kept
+        ]
+
+    def kept_photos(self) -> dict[str, KeptPhotos]:
+        """Of the version in use. They are read once."""
+        version = self.version
+        if self._kept_photos[0] != version:
+            self._kept_photos = version, read_kept_photos(self.path)
+        return self._kept_photos[1]
+
     def history(self) -> list[dict[str, Any]]:
-        """All versions that are kept, the oldest first."""
+        """All kept versions, oldest first."""
         return [
             {
                 "version": version.number,
@@ -120,17 +140,33 @@ class Model:
 
     @property
     def run_folder(self) -> Path | None:
-        """Of the run that made it, if it still lies there."""
+        """The folder of the training run that made the model, if the model is still in it."""
         folder = self.path.resolve().parent
         return folder if (folder / "run.json").is_file() else None
 
-    def refuse_what_is_no_model(self) -> None:
+    def refuse_other_folders(self) -> None:
         if self.path.exists() and not is_unborn(self.path):
             read_description(self.path)
 
 
-def _among_earlier(localizer: Localizer, photo: bytes, after: int, options: Options) -> Prediction:
-    """The answer where only the classes of the first tasks may be named: their scores sum to one again."""
+class ServedModels:
+    """The user's model, and the example as long as the user's model does not exist."""
+
+    def __init__(self, path: Path, device: str = "auto") -> None:
+        self.own = ServedModel(path, device)
+        self.example: ServedModel | None = None
+
+    @property
+    def current(self) -> ServedModel:
+        return self.example if self.shows_example and self.example else self.own
+
+    @property
+    def shows_example(self) -> bool:
+        return self.example is not None and self.example.exists and not self.own.exists
+
+
+def _predict_earlier_classes(localizer: Localizer, photo: bytes, after: int, options: Options) -> Prediction:
+    """The prediction among the classes of the first tasks. Their scores are rescaled to sum to one."""
     wanted = options.copy()
     min_score, top_k = wanted.pop("min_score", 0.0), wanted.get("top_k", 5)
     everything = localizer.predict(photo, top_k=len(localizer.classes))
@@ -144,10 +180,3 @@ def _among_earlier(localizer: Localizer, photo: bytes, after: int, options: Opti
         raise Refused(400, problem, "Ask for a later task.")
     found = replace(localizer.predict(photo, **wanted), score=chosen.score, top=tuple(top[:top_k]))
     return found if chosen.score >= min_score else replace(found, class_name=None, task=None, boxes_xyxy=())
-
-
-def _preview(photo: bytes) -> str:
-    """For formats that browsers do not show."""
-    buffer = io.BytesIO()
-    upright(photo, PREVIEW).save(buffer, "JPEG", quality=85)
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"

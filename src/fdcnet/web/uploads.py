@@ -1,39 +1,46 @@
-"""Photos that a client sends for a lesson: checked, and kept under names of our own until it is over."""
+"""Photos uploaded for a lesson. They are stored under generated names until the lesson ends."""
 
-import secrets
 import shutil
-import tempfile
 import unicodedata
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
-from starlette.datastructures import FormData, UploadFile
+from anyio import to_thread
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
 
 from fdcnet.data.decode import BadImage, decode
 from fdcnet.data.records import Dataset, Record
 from fdcnet.web.guard import Refused
 
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
 MAX_PHOTO = 32 * 10**6  # bytes
 MAX_LESSON = 2 * 10**9
 MAX_PHOTOS = 1000
 MAX_CLASSES = 100
-HOW = "Send form fields in turn: class, then its photos as photo, the next class, and so on."
-TINY = 32  # pixels: decoding to this side finds out whether a photo is whole
+MAX_FIELD = 10_000  # bytes of a class name
+USAGE = "Send form fields in this order: class, its photos as photo, the next class, and so on."
+CHECK_SIDE = 32  # pixels; decoding a photo to this size shows whether it is complete
 
 
 @dataclass
 class Upload:
-    """Classes and photos of one lesson. `delete` leaves nothing of them."""
+    """Classes and photos of one lesson. `delete` removes all files."""
 
     folder: Path
     classes: list[str] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
-    left_out: list[dict[str, str]] = field(default_factory=list)  # name, reason
+    unseen: list[Record] = field(default_factory=list)  # of the example: only for evaluation
+    skipped: list[dict[str, str]] = field(default_factory=list)  # name, reason
 
     @property
     def dataset(self) -> Dataset:
-        return Dataset("the page", tuple(self.classes), tuple(self.records))
+        return Dataset("the page", tuple(self.classes), tuple(self.records), tuple(self.unseen))
 
     def count(self, name: str) -> int:
         return sum(record.label == name for record in self.records)
@@ -42,53 +49,145 @@ class Upload:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def keep_uploads(form: FormData) -> Upload:
-    """A client's file name is only ever shown; no part of it, nor of a class name, becomes a path."""
-    upload = Upload(Path(tempfile.mkdtemp(prefix="fdcnet-lesson-")))
+async def receive_upload(body: AsyncIterator[bytes], content_type: str, folder: Path) -> Upload:
+    """Write the photos to `folder` as they arrive. Unreadable ones are skipped."""
+    form = _Form(Upload(folder))
     try:
-        _sort(form, upload)
+        kind, options = parse_options_header(content_type)
+        if kind != b"multipart/form-data" or not options.get(b"boundary"):
+            raise Refused(400, "The request is not a form.", USAGE)
+        parser = MultipartParser(options[b"boundary"], form.callbacks)
+        async for chunk in body:
+            await to_thread.run_sync(parser.write, chunk)
+        if not form.is_complete:
+            raise Refused(400, "The form is incomplete.", USAGE)
+        return await to_thread.run_sync(form.finish)
+    except FormParserError as error:
+        form.upload.delete()
+        raise Refused(400, f"The form cannot be read: {error}.", USAGE) from error
     except BaseException:
-        upload.delete()
+        form.upload.delete()
         raise
-    return upload
+    finally:
+        form.close()
 
 
-def _sort(form: FormData, upload: Upload) -> None:
-    lesson, label = secrets.token_hex(4), None
-    photos: list[tuple[Path, str, UploadFile]] = []
-    for name, value in form.multi_items():
-        if name == "class" and isinstance(value, str):
-            label = clean_name(value)
-            if label not in upload.classes:
-                upload.classes.append(label)
-        elif name == "photo" and isinstance(value, UploadFile) and label is not None:
-            photos.append((upload.folder / f"{lesson}-{len(photos):04d}", label, value))
+@dataclass
+class _Photo:
+    path: Path
+    label: str
+    shown_name: str
+    size: int = 0
+
+
+class _Form:
+    """Handles the parts of a multipart body. At most one file is open, and memory use does not depend on the photos.
+
+    Client file names and class names are only displayed. They never become part of a path.
+    """
+
+    def __init__(self, upload: Upload) -> None:
+        self.upload, self.is_complete = upload, False
+        self._photos: list[_Photo] = []
+        self._label: str | None = None
+        self._text, self._disposition, self._header, self._value = b"", b"", b"", b""
+        self._file: BinaryIO | None = None
+        self.callbacks: MultipartCallbacks = {
+            "on_part_begin": self._begin_part,
+            "on_header_field": self._read_header_name,
+            "on_header_value": self._read_header_value,
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._end_headers,
+            "on_part_data": self._read_data,
+            "on_part_end": self._end_part,
+            "on_end": self._end,
+        }
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+    def finish(self) -> Upload:
+        if not self._photos:
+            raise Refused(400, "No photo was sent.", USAGE)
+        with ThreadPoolExecutor(2) as pool:  # each may decode a large photo
+            problems = list(pool.map(_problem, self._photos))
+        for photo, problem in zip(self._photos, problems, strict=True):
+            if problem is None:
+                self.upload.records.append(Record(photo.path, photo.label))
+            else:
+                photo.path.unlink()
+                self.upload.skipped.append({"name": photo.shown_name, "reason": problem})
+        if not self.upload.records:
+            first = self.upload.skipped[0]
+            raise Refused(
+                400, f"No readable photos. The first one, {first['name']}: {first['reason']}.", "Send others."
+            )
+        return self.upload
+
+    def _begin_part(self) -> None:
+        self._text, self._disposition, self._header, self._value = b"", b"", b"", b""
+
+    def _read_header_name(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
+
+    def _read_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _end_header(self) -> None:
+        if self._header.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._header, self._value = b"", b""
+
+    def _end_headers(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        name = options.get(b"name", b"").decode("utf-8", "replace")
+        if name == "photo" and b"filename" in options and self._label is not None:
+            self._add_photo(options[b"filename"].decode("utf-8", "replace"), self._label)
+        elif name != "class" or b"filename" in options:
+            raise Refused(400, f"Unexpected form field '{name[:40]}'.", USAGE)
+
+    def _add_photo(self, shown_name: str, label: str) -> None:
+        if len(self._photos) == MAX_PHOTOS:
+            raise Refused(400, f"More than {MAX_PHOTOS} photos.", "Split them into several lessons.")
+        # Unique among lessons, because the model remembers these names.
+        path = self.upload.folder / f"{self.upload.folder.name}-{len(self._photos):04d}"
+        self._photos.append(_Photo(path, label, shown_name[:200] or "photo"))
+        self._file = path.open("xb")
+
+    def _read_data(self, data: bytes, start: int, end: int) -> None:
+        if self._file:
+            photo = self._photos[-1]
+            photo.size += end - start
+            if photo.size <= MAX_PHOTO:
+                self._file.write(data[start:end])
         else:
-            raise Refused(400, f"The field '{name[:40]}' is not expected here.", HOW)
-    if not photos:
-        raise Refused(400, "No photo was sent.", HOW)
-    with ThreadPoolExecutor(2) as pool:  # each may hold a large photo
-        problems = list(pool.map(lambda photo: _store(photo[2], photo[0]), photos))
-    for (path, label, sent), problem in zip(photos, problems, strict=True):
-        if problem is None:
-            upload.records.append(Record(path, label))
-        else:
-            upload.left_out.append({"name": (sent.filename or "photo")[:200], "reason": problem})
-    if not upload.records:
-        first = upload.left_out[0]
-        raise Refused(400, f"No photo can be read; the first is {first['name']}: {first['reason']}.", "Send others.")
+            self._text += data[start:end]
+            if len(self._text) > MAX_FIELD:
+                raise Refused(400, "A class name is too long.", "Shorten it to 200 characters.")
+
+    def _end_part(self) -> None:
+        if self._file:
+            self._file.close()
+            self._file = None
+            return
+        self._label = clean_name(self._text.decode("utf-8", "replace"))
+        if self._label not in self.upload.classes:
+            self.upload.classes.append(self._label)
+        if len(self.upload.classes) > MAX_CLASSES:
+            raise Refused(400, f"More than {MAX_CLASSES} classes.", "Split them into several lessons.")
+
+    def _end(self) -> None:
+        self.is_complete = True
 
 
-def _store(sent: UploadFile, path: Path) -> str | None:
-    """Why it is not kept, if it is not."""
-    if (sent.size or 0) > MAX_PHOTO:
+def _problem(photo: _Photo) -> str | None:
+    """-> why the photo is skipped, or None"""
+    if photo.size > MAX_PHOTO:
         return f"larger than {MAX_PHOTO // 10**6} MB"
-    with path.open("xb") as file:
-        shutil.copyfileobj(sent.file, file)
     try:
-        decode(path, TINY)
+        decode(photo.path, CHECK_SIDE)
     except BadImage as reason:
-        path.unlink()
         return str(reason)
     return None
 

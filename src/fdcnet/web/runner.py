@@ -1,0 +1,127 @@
+"""Runs one lesson at a time in a thread of its own. Meanwhile the server answers, and the old version stays in use."""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+from safetensors import SafetensorError
+
+from fdcnet.errors import UserError
+from fdcnet.store.versions import can_go_back
+from fdcnet.teaching.learn import KEEP, Cancelled, learn
+from fdcnet.web.compare import compare
+from fdcnet.web.example import SETTINGS, make_example
+from fdcnet.web.guard import Refused
+from fdcnet.web.lesson import Lesson
+from fdcnet.web.model import ServedModel, ServedModels
+from fdcnet.web.uploads import Upload
+from fdcnet.web.workspace import Workspace
+
+log = logging.getLogger(__name__)
+FAILURES = (OSError, SafetensorError, MemoryError, RuntimeError)
+NICENESS = 10  # predictions come first
+
+
+class LessonRunner:
+    """Holds the lesson that is running, or the last one."""
+
+    def __init__(self, models: ServedModels, keep: int = KEEP) -> None:
+        self.models, self.keep = models, keep
+        self.workspace = Workspace(models.own.path)
+        self.lesson: Lesson | None = None
+        # One thread for all lessons: memory that a thread allocated is reused only by that thread.
+        self._pool = ThreadPoolExecutor(1, "lesson", initializer=_lower_priority)
+        self._reserved = threading.Lock()
+
+    @property
+    def busy(self) -> bool:
+        return self.lesson is not None and self.lesson.state == "learning"
+
+    def refuse_if_busy(self) -> None:
+        if self.busy or self._reserved.locked():
+            raise Refused(409, "A lesson is already running.", "Wait until it is done, or cancel it.")
+
+    @contextlib.contextmanager
+    def reserved(self) -> Iterator[None]:
+        """For one upload at a time. Start the lesson inside."""
+        self.refuse_if_busy()
+        if not self._reserved.acquire(blocking=False):
+            self.refuse_if_busy()
+        try:
+            yield
+        finally:
+            self._reserved.release()
+
+    def start(self, upload: Upload, more: bool, epochs: int | None) -> None:
+        self._start(self.models.own, upload, {"more": more, "epochs": epochs})
+
+    def start_example(self) -> None:
+        """Teach the example to a model in the workspace. It disappears with the server."""
+        if self.models.own.exists:
+            raise Refused(409, "The model already has classes.", "The example is only for a new model.")
+        with self.reserved():
+            folder = self.workspace.new_folder("example")
+            example = ServedModel(folder / "example", self.models.own.device)
+            self._start(example, make_example(self.workspace.new_folder("upload")), SETTINGS)
+            self.models.example = example
+
+    def _start(self, model: ServedModel, upload: Upload, options: dict[str, Any]) -> None:
+        self.lesson = lesson = Lesson(upload, is_first=not model.exists)
+        self.workspace.note_lesson(upload.classes)
+        self._pool.submit(self._run, lesson, model, upload, options)
+
+    def _run(self, lesson: Lesson, model: ServedModel, upload: Upload, options: dict[str, Any]) -> None:
+        state = "failed"
+        outcome: dict[str, Any] = {"problem": "The lesson failed.", "remedy": "See the server's terminal."}
+        try:
+            state, outcome = "done", {"report": self._learn(lesson, model, upload, options)}
+        except Cancelled:
+            state, outcome = "cancelled", {}
+        except UserError as error:
+            outcome = {"problem": error.problem, "remedy": error.remedy}
+        except FAILURES as error:
+            log.exception("The lesson failed")
+            outcome = {"problem": f"The lesson failed: {str(error)[:300]}", "remedy": "The model is unchanged."}
+        finally:
+            upload.delete()
+            self.workspace.forget_lesson()
+            lesson.end(state, **outcome)  # last: when it is over, the upload is gone
+
+    def _learn(self, lesson: Lesson, model: ServedModel, upload: Upload, options: dict[str, Any]) -> dict[str, Any]:
+        before = model.localizer() if model.exists else None
+        report = learn(
+            model.path,
+            upload.dataset,
+            keep=self.keep,
+            device=model.device,
+            listener=lesson,
+            cancel=lesson.cancel,
+            **options,
+        )
+        self.workspace.forget_lesson()
+        lesson.progress("comparing before and after", 0, 0)
+        try:
+            lesson.compared = compare(before, model, upload)
+        except (UserError, *FAILURES):  # the model has learned, with or without pictures
+            log.exception("Could not compare photos before and after the lesson")
+        return asdict(report) | {"model": report.model.name, "can_roll_back": can_go_back(report.model)}
+
+    def close(self) -> None:
+        """Cancel the lesson and wait for it, so that nothing is half-written."""
+        if self.lesson:
+            self.lesson.cancel.set()
+        self._pool.shutdown()
+        self.workspace.close()
+
+
+def _lower_priority() -> None:
+    """On Linux every thread has its own niceness, and threads that it starts inherit it."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -1,0 +1,67 @@
+/* The page as a whole: tabs, drop and paste, and the start. */
+
+import { $ } from "./dom.js";
+import { guarded, hideProblem } from "./server.js";
+import { loadModel, model, refreshModel } from "./model.js";
+import { setUpPredict, tryPhotos } from "./predict.js";
+import { addGroups, addPastedPhotos, setUpCards } from "./cards.js";
+import { setUpLesson, showCards, showRunningLesson, teachPhoto } from "./lesson.js";
+import { groupDropped } from "./folders.js";
+import { showHistory } from "./history.js";
+import { currentTab } from "./tabs.js";
+
+async function showTab() {
+  const wanted = currentTab();
+  for (const link of document.querySelectorAll("nav a")) {
+    const isCurrent = link.hash === `#${wanted}`;
+    if (isCurrent) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+    $(`part-${link.hash.slice(1)}`).hidden = !isCurrent;
+  }
+  hideProblem();
+  if (wanted === "teach" && $("lesson").hidden) showCards();
+  if (wanted === "model") await showHistory();
+}
+
+async function takeDrop(transfer) {
+  if (currentTab() !== "teach") await tryPhotos([...transfer.files]);
+  else if (!$("lesson-form").hidden) addGroups(await groupDropped([...transfer.items]));
+}
+
+async function takePaste(files) {
+  if (!files.length) return;
+  if (currentTab() !== "teach") await tryPhotos(files);
+  else if (!$("lesson-form").hidden) addPastedPhotos(files);
+}
+
+/** Another tab or the command line may have changed the model. */
+async function refresh() {
+  if (document.hidden) return;
+  await refreshModel();
+  if (model.learning) await showRunningLesson();
+}
+
+function listen() {
+  setUpPredict(teachPhoto);
+  setUpCards();
+  setUpLesson();
+  document.addEventListener("paste", guarded((event) => takePaste([...(event.clipboardData?.files ?? [])])));
+  document.addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dragging"); });
+  document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dragging"); });
+  document.addEventListener("drop", guarded(async (event) => {
+    event.preventDefault();
+    document.body.classList.remove("dragging");
+    await takeDrop(event.dataTransfer);
+  }));
+  document.addEventListener("visibilitychange", guarded(refresh));
+  $("problem").lastElementChild.addEventListener("click", hideProblem);
+  window.addEventListener("hashchange", guarded(showTab));
+}
+
+guarded(async () => {
+  listen();
+  await loadModel();
+  await showTab();
+  if (model.version === 0 && !location.hash) location.hash = "#teach";
+  await showRunningLesson();
+})();

@@ -1,0 +1,58 @@
+/* What came of a lesson: accuracy, photos before and after, loss curves. */
+
+import { percent, rectangle, rounded, shape, style, tag } from "./dom.js";
+import { lineChart, table } from "./charts.js";
+
+const LOSSES = {
+  cls: "Classification", cls_fg: "Classification inside the mask", bas: "Background activation", area: "Mask area",
+  kd_cls: "Old classes, distillation", kd_loc: "Old masks, distillation",
+  kd_feat_cls: "Old class features, distillation", kd_feat_loc: "Old mask features, distillation",
+};
+
+export function lossCurves(epochs) {
+  const lines = new Map(); // by phase and name
+  for (const { phase, epoch, epochs: last, losses } of epochs) {
+    for (const [name, value] of Object.entries(losses)) {
+      const key = `${phase} ${name}`;
+      if (!lines.has(key)) lines.set(key, { name, last, points: [] });
+      lines.get(key).points.push([epoch, value]);
+    }
+  }
+  return [...lines.values()].map(({ name, last, points }) =>
+    tag("figure", {}, tag("figcaption", {}, LOSSES[name] ?? name, tag("small", {}, LOSSES[name] ? name : "")),
+      lineChart([points], { label: `${LOSSES[name] ?? name}: now ${points.at(-1)[1].toPrecision(3)}`, width: 240, height: 110, last })));
+}
+
+export function lessonResult(report) {
+  const rows = [["Old classes, before", report.old_before], ["Old classes, now", report.old_after], ["New classes", report.new_after]];
+  const shown = rows.filter(([, accuracy]) => accuracy);
+  if (!shown.length) return tag("p", { class: "note" }, "Accuracy was not measured: that needs at least ten photos of a class, two of which are held out.");
+  const parts = [["class", "top1_cls"], ["box", "gt_known"], ["both", "top1_loc"]];
+  const known = parts.filter(([, key]) => shown.some(([, accuracy]) => accuracy[key] !== null)); // boxes need true boxes
+  return table("Accuracy on photos not used for learning, in percent", ["", ...known.map(([name]) => name), "photos"],
+    shown.map(([name, accuracy]) => [name, ...known.map(([, key]) => rounded(accuracy[key])), accuracy.num_photos]));
+}
+
+export function beforeAfter(photos) {
+  const groups = [["new", "New photos"], ["learned", "Photos used for learning"], ["old", "Old classes"]];
+  const shown = groups.filter(([kind]) => photos.some((photo) => photo.kind === kind));
+  if (!shown.length) return [];
+  const hasBefore = photos.some((photo) => photo.before?.box);
+  const legend = tag("ul", { class: "key" }, tag("li", {}, tag("i"), hasBefore ? "now" : "box"),
+    hasBefore ? tag("li", {}, tag("i", { class: "was" }), "before") : null);
+  return shown.flatMap(([kind, title], i) => [
+    tag("h3", {}, title), i ? null : legend,
+    tag("div", { class: "pairs" }, photos.map((photo, at) => (photo.kind === kind ? picture(photo, at) : null))),
+  ]).filter(Boolean);
+}
+
+function picture(photo, at) {
+  const stage = tag("div", { class: "stage" }, tag("img", { src: `api/lesson/photos/${at}?${Date.now()}`, alt: photo.class }));
+  const boxes = [[photo.before, "was"], [photo.after, "found"]].filter(([answer]) => answer?.box);
+  const caption = (when, answer) => answer && tag("span", {}, when,
+    tag("b", { class: answer.class === photo.class ? "right" : "wrong" }, answer.class), ` ${percent(answer.score)}`, tag("br"));
+  stage.append(shape("svg", { viewBox: `0 0 ${photo.width} ${photo.height}`, "aria-hidden": "true" },
+    boxes.flatMap(([answer, kind]) => [rectangle(answer.box, "shade"), rectangle(answer.box, kind)])));
+  return tag("figure", {}, style(stage, "--aspect", photo.width / photo.height),
+    tag("figcaption", {}, caption(photo.before ? "now " : "", photo.after), caption("before ", photo.before)));
+}
