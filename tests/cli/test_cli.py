@@ -485,7 +485,7 @@ def test_brackets_and_colons_in_a_path_are_printed_as_they_are(call: Call) -> No
 def test_a_failure_that_is_no_mistake_ends_with_1(call: Call, photos: Path, tmp_path: Path) -> None:
     code, _, error = call("train", photos, *SMALL, "--set", "train.optim.lr=1e30", "-o", tmp_path / "run")
     assert code == 1
-    assert error.startswith("Failed: The loss is no finite number any more (phase main, epoch 1")
+    assert error.startswith("Failed: Loss is NaN or infinite (phase main, epoch 1")
     assert "train.optim.clip_norm" in error
 
 

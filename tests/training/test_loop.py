@@ -12,6 +12,7 @@ from fdcnet.methods.base import Losses, Phase
 from fdcnet.runtime.listener import Epoch
 from fdcnet.training import optim
 from fdcnet.training.loop import GUARD_EVERY, Diverged, run_phase
+from fdcnet.training.step import Step
 
 NO_AUTOCAST = torch.autocast("cpu", enabled=False)
 PLAIN = OptimConfig(lr=0.1, momentum=0.0, weight_decay=0.0, head_factor=1.0, schedule="constant")
@@ -39,8 +40,7 @@ def run(phase: Phase, values: tuple[float, ...], first_epoch: int = 1) -> tuple[
         phase,
         batches_of(*values),
         len(values),
-        NO_AUTOCAST,
-        optim.make_optimizer(phase),
+        Step(optim.make_optimizer(phase), NO_AUTOCAST),
         first_epoch,
         on_step=steps.append,
         on_epoch=epochs.append,
@@ -116,8 +116,7 @@ def test_the_guard_names_the_terms_and_stops(bad: float) -> None:
             phase,
             batches_of(bad, *[1.0] * 99),
             100,
-            NO_AUTOCAST,
-            optim.make_optimizer(phase),
+            Step(optim.make_optimizer(phase), NO_AUTOCAST),
             on_epoch=epochs.append,
         )
     assert "cls 0.5" in str(error.value)

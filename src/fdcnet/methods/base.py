@@ -63,10 +63,11 @@ class Phase:
     name: str
     epochs: int
     parameters: dict[str, nn.Parameter]
-    losses: Callable[[Batch], Losses]  # named and weighted: the loop sums, logs and backpropagates
+    losses: Callable[[Batch], Losses]  # named and unweighted
     training: tuple[nn.Module, ...]  # in train mode; everything else stays as it is
     optim: OptimConfig
     is_head: Callable[[str], bool] = lambda name: True  # learned from scratch, so at the higher rate
+    weights: dict[str, float] = field(default_factory=dict)  # of the losses; 1 where none is given
     data: DataKind = "new+memory"
     warmup: Mapping[str, float] = field(default_factory=dict)  # loss -> share of the phase over which it rises
     after: Callable[[], None] = lambda: None  # what follows its last epoch
@@ -108,13 +109,20 @@ class Method:
                 training=(state.network,),
                 optim=replace(train.optim, lr=rate),
                 is_head=state.network.is_head,
+                weights=self.weights(state, task),
                 warmup=dict.fromkeys(("cls_fg", "bas", "area"), 0.0 if task.num_old else train.loc_warmup),
                 data=SAMPLING[train.sampling] if task.num_old else "new+memory",
             )
         ]
 
     def losses(self, state: State, outputs: Outputs, batch: Batch) -> Losses:
+        """Named and unweighted. A loss of weight 0 need not be computed."""
         return wsol_losses(state, outputs, batch)
+
+    def weights(self, state: State, task: Task) -> dict[str, float]:
+        """Weights of the losses; 1 for those not named."""
+        weights = state.config.weights
+        return {"cls_fg": weights.cls_fg, "bas": weights.bas, "area": weights.area}
 
     def end_task(self, state: State, task: Task) -> None:
         state.previous, state.scaffold = None, nn.ModuleDict()
@@ -141,7 +149,7 @@ def wsol_losses(
     apart: Tensor | None = None,
     divisor: Tensor | float = 1.0,
 ) -> Losses:
-    """L_wsol (equation 6), term by term; of another `network` than the one that is kept, if given.
+    """L_wsol (equation 6), term by term and unweighted; of another `network` than the one that is kept, if given.
 
     In both softmaxes, a photo does not compete with the classes in `apart` (B, K), and scores are divided by `divisor`.
     """
@@ -151,15 +159,15 @@ def wsol_losses(
         apart = old_apart(batch, state.previous.num_classes, outputs)
     losses = {
         "cls": bas.classification(outputs.scores / divisor, batch.labels, train.label_smoothing, apart),
-        "area": weights.area * bas.area(masks),
+        "area": bas.area(masks),
     }
     if weights.cls_fg:
         foreground = bas.foreground_scores(outputs.activation_map, masks) / divisor
-        losses["cls_fg"] = weights.cls_fg * bas.classification(foreground, batch.labels, apart=apart)
+        losses["cls_fg"] = bas.classification(foreground, batch.labels, apart=apart)
     if weights.bas:
         background = (network or state.network).background_score(outputs.features, masks, batch.labels)
         image = bas.class_score(outputs.activation_map, batch.labels)
-        losses["bas"] = weights.bas * bas.background_suppression(background, image)
+        losses["bas"] = bas.background_suppression(background, image)
     return losses
 
 

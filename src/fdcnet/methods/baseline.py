@@ -33,17 +33,20 @@ class Baseline(Method):
         known = batch.labels < state.previous.num_classes
         old, average_masks = self.remembered(state, batch, known)
         if weights.kd_cls:
-            divergence = kd.kd_classes(outputs.scores, old.scores, distill.temperature, distill.softmax)
-            losses["kd_cls"] = weights.kd_cls * divergence
+            losses["kd_cls"] = kd.kd_classes(outputs.scores, old.scores, distill.temperature, distill.softmax)
         if weights.kd_loc:
-            losses["kd_loc"] = weights.kd_loc * kd.kd_masks(outputs.masks, old.masks, known, distill.masks)
+            losses["kd_loc"] = kd.kd_masks(outputs.masks, old.masks, known, distill.masks)
         if weights.kd_feat_cls:
-            losses["kd_feat_cls"] = weights.kd_feat_cls * kd.kd_features(outputs.class_features, old.class_features)
+            losses["kd_feat_cls"] = kd.kd_features(outputs.class_features, old.class_features)
         if weights.kd_feat_loc:
-            losses["kd_feat_loc"] = weights.kd_feat_loc * kd.kd_features(outputs.features, old.features)
+            losses["kd_feat_loc"] = kd.kd_features(outputs.features, old.features)
         if weights.kd_mean:
-            losses["kd_mean"] = weights.kd_mean * kd.kd_masks(outputs.masks, average_masks, ~known, distill.masks)
+            losses["kd_mean"] = kd.kd_masks(outputs.masks, average_masks, ~known, distill.masks)
         return losses
+
+    def weights(self, state: State, task: Task) -> dict[str, float]:
+        names = ("kd_cls", "kd_loc", "kd_feat_cls", "kd_feat_loc", "kd_mean")
+        return super().weights(state, task) | {name: getattr(state.config.weights, name) for name in names}
 
     @staticmethod
     @torch.no_grad()

@@ -26,11 +26,13 @@ class CCIL(Method):
         """Means over the whole batch: half of what the authors' sums over its two halves are, in every term."""
         if state.previous is None:
             return wsol_losses(state, outputs, batch)
-        config, num_old, num_classes = state.config.ccil, state.previous.num_classes, state.network.num_classes
+        config, num_old = state.config.ccil, state.previous.num_classes
         losses = wsol_losses(state, outputs, batch, apart=old_apart(batch, num_old, outputs))
         with torch.no_grad():
             before = state.previous(batch.images, maps=False).scores
-        num_new = max(1, num_classes - num_old)  # more photos of known classes bring none
-        weight = config.kd * (num_classes / num_new) ** config.power
-        losses["kd_cls"] = weight * kd.kd_classes(outputs.scores, before, config.temperature)
+        losses["kd_cls"] = kd.kd_classes(outputs.scores, before, config.temperature)
         return losses
+
+    def weights(self, state: State, task: Task) -> dict[str, float]:
+        config, num_new = state.config.ccil, max(1, len(task.classes))  # more photos of known classes add no class
+        return super().weights(state, task) | {"kd_cls": config.kd * (task.num_classes / num_new) ** config.power}

@@ -36,6 +36,7 @@ class FDCNet(Baseline):
             losses=lambda batch: self.drift_losses(state, batch),
             training=(),
             optim=state.config.drift.optim,
+            weights={"dc_loc": state.config.drift.dc_loc},
         )
         return [replace(main, parameters=learned), drift_phase]
 
@@ -56,7 +57,7 @@ class FDCNet(Baseline):
         if config.classes:
             losses["dc_cls"] = drift.drift_classes(now.class_map[:, :num_old], class_target)
         if config.maps:
-            losses["dc_loc"] = config.dc_loc * drift.drift_maps(now.loc_map[:, :num_old], loc_target)
+            losses["dc_loc"] = drift.drift_maps(now.loc_map[:, :num_old], loc_target)
         return losses
 
     def finish(self, state: State, outputs: Outputs) -> Outputs:

@@ -46,6 +46,7 @@ class FOSTER(Method):
             parameters=learned,
             losses=lambda batch: self.boost_losses(state, batch, boost_rarity),
             training=learning_parts(teacher),
+            weights=main.weights | {"kd_cls": config.kd},
             is_head=lambda name: name.startswith("expert.") or teacher.is_head(name.removeprefix("teacher.")),
         )
         compress = replace(
@@ -69,7 +70,7 @@ class FOSTER(Method):
         losses = wsol_losses(state, outputs, batch, network=teacher, divisor=rarity)
         losses["expert"] = bas.classification(expert(new_features).float().mean((2, 3)), batch.labels)
         now, alike = outputs.scores[:, : before.shape[1]], torch.ones_like(before[0])
-        losses["kd_cls"] = config.kd * peers.balanced_distillation(now, before, alike, config.temperature)
+        losses["kd_cls"] = peers.balanced_distillation(now, before, alike, config.temperature)
         return losses
 
     def compress_losses(self, state: State, batch: Batch, rarity: Tensor) -> Losses:

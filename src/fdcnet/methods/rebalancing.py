@@ -32,13 +32,15 @@ class Rebalancing(Method):
         with torch.no_grad():
             before = state.previous(batch.images, maps=False).class_features
         cosines = outputs.scores / self.scores_of(state).scale
-        num_new = state.network.num_classes - num_old
-        growth = (num_old / max(1, num_new)) ** 0.5
-        kept, apart = config.less_forget * growth, (config.rivals, config.margin)
-        losses["less_forget"] = kept * peers.less_forget(outputs.class_features, before)
-        if num_new:  # more photos of known classes bring no rivals
-            losses["margin"] = config.margin_ranking * peers.margin_ranking(cosines, batch.labels, num_old, *apart)
+        losses["less_forget"] = peers.less_forget(outputs.class_features, before)
+        if state.network.num_classes > num_old:  # more photos of known classes add no rivals
+            losses["margin"] = peers.margin_ranking(cosines, batch.labels, num_old, config.rivals, config.margin)
         return losses
+
+    def weights(self, state: State, task: Task) -> dict[str, float]:
+        config, growth = state.config.rebalancing, (task.num_old / max(1, len(task.classes))) ** 0.5
+        own = {"less_forget": config.less_forget * growth, "margin": config.margin_ranking}
+        return super().weights(state, task) | own
 
     @staticmethod
     def scores_of(state: State) -> CosineScores:

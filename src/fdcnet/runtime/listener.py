@@ -11,7 +11,8 @@ class Epoch:
     """What one epoch was like."""
 
     number: int  # 1-based
-    losses: dict[str, float]
+    losses: dict[str, float]  # weighted, as they are added up
+    unweighted: dict[str, float]
     lr: float
     images_per_second: float
     seconds: float

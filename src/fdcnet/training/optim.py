@@ -13,7 +13,11 @@ from fdcnet.methods.base import Phase
 def make_optimizer(phase: Phase) -> torch.optim.SGD:
     """For an outer phase too: a parameter without a gradient is left alone, so each step moves its own."""
     groups = [group for part in (phase, phase.outer) if part for group in _groups(part)]
-    return torch.optim.SGD(groups, fused=all(parameter.is_cuda for parameter in all_parameters(phase).values()))
+    on_gpu = all(parameter.is_cuda for parameter in all_parameters(phase).values())
+    if on_gpu:  # rates in tensors: a recorded step reads the present ones
+        device = next(iter(all_parameters(phase).values())).device
+        groups = [group | {"lr": torch.tensor(group["lr"], device=device)} for group in groups]
+    return torch.optim.SGD(groups, fused=on_gpu)
 
 
 def _groups(phase: Phase) -> list[dict[str, Any]]:
@@ -51,7 +55,11 @@ def rate(progress: float, config: OptimConfig) -> float:
 def set_rate(optimizer: torch.optim.Optimizer, progress: float) -> float:
     """Set the rates of all groups; -> that of the first settings, which are the phase's own."""
     for group in optimizer.param_groups:
-        group["lr"] = rate(progress, group["optim"]) * group["factor"]
+        value = rate(progress, group["optim"]) * group["factor"]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
     return rate(progress, optimizer.param_groups[0]["optim"])
 
 

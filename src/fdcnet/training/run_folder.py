@@ -111,6 +111,7 @@ class RunFolder(Journal):
                 "epoch": epoch.number,
                 "epochs": phase.epochs,
                 "losses": epoch.losses,
+                "unweighted": epoch.unweighted,
                 "lr": epoch.lr,
                 "images_per_second": round(epoch.images_per_second, 1),
                 "seconds": round(epoch.seconds, 2),

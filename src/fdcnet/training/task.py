@@ -20,6 +20,7 @@ from fdcnet.training.light import frozen_backbone, shared_views
 from fdcnet.training.loop import run_phase
 from fdcnet.training.sampling import Photos, gather_photos, indices_of, needs_drawn
 from fdcnet.training.seeding import seed_torch
+from fdcnet.training.step import make_step
 
 
 class Journal:
@@ -121,13 +122,13 @@ def _run_phase(
 
     first_epoch = resumed.position.epochs_done + 1 if resumed else 1
     epoch_sizes = [len(batch) for batch in indices(1)]
+    num_steps = len(epoch_sizes) * (phase.epochs - first_epoch + 1)
     listener.phase_started(phase.name, first_epoch, phase.epochs, sum(epoch_sizes))
     run_phase(
         phase,
         batches,
         len(epoch_sizes),
-        runtime.autocast,
-        optimizer,
+        make_step(optimizer, runtime.autocast, runtime.device, num_steps, config.train.graphs, listener.note),
         first_epoch,
         on_step=listener.step,
         on_epoch=epoch_ended,
