@@ -250,6 +250,16 @@ class MemoryConfig:
 
 
 @dataclass(frozen=True)
+class LdaConfig:
+    """The closed-form classifier: a linear discriminant on the features of the exemplars under the present network."""
+
+    layer: Literal["tail", "class", "both"] = "both"  # ours: results/tuning.md, closed-form classifier
+    """Pooled features: those of the tail, of the last hidden layer, or both, each scaled to length one."""
+    shrinkage: float = 0.7  # ours: as above
+    """How far the common covariance is drawn towards a multiple of the identity: 0, not at all, to 1."""
+
+
+@dataclass(frozen=True)
 class Protocol:
     """How a localizer is measured. It is written into every result."""
 
@@ -271,10 +281,14 @@ class Protocol:
     """Widths count both border pixels, as in the papers' scripts."""
     compensated: bool = True
     """With what a method adds to the network's own outputs for old classes; false: the network alone."""
+    classifier: Literal["auto", "head", "lda"] = "auto"
+    """Who decides the class: the classifier head, or the closed-form classifier (`lda`). auto: the latter, for methods
+    that keep photos of all classes."""
 
     @property
     def name(self) -> str:
-        return self.map if self.compensated else f"{self.map}-plain"
+        """Unique among the protocols of a run; results of a protocol are filed under it."""
+        return self.map + ("" if self.compensated else "-plain") + ("-lda" if self.classifier == "lda" else "")
 
 
 def refuse_protocol(protocol: Protocol) -> None:
@@ -301,6 +315,7 @@ class Config:
     aanets: AANetsConfig = field(default_factory=AANetsConfig)
     foster: FosterConfig = field(default_factory=FosterConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
+    lda: LdaConfig = field(default_factory=LdaConfig)
     protocols: tuple[Protocol, ...] = (Protocol(),)
     """The first one goes to results.json, each further one to results-<map>.json."""
 

@@ -27,7 +27,7 @@ from fdcnet.evaluation.evaluator import (
 )
 
 SIZE, CROP = 32, 28
-PROTOCOL = Protocol(threshold=0.5, crops=1, average="image", inclusive_pixels=False)
+PROTOCOL = Protocol(threshold=0.5, crops=1, average="image", inclusive_pixels=False, classifier="head")
 
 
 def forward(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:
@@ -37,7 +37,10 @@ def forward(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:
     """
     plain = crops.permute(0, 3, 1, 2).float() / 255  # (B, 3, H, W)
     light = {True: plain, False: plain[:, [0, 2, 1]]}
-    return {kind: (seen.mean(dim=(2, 3)) * 20, seen if want_maps else None) for kind, seen in light.items()}
+    return {
+        kind: Answer({"head": seen.mean(dim=(2, 3)) * 20, "lda": -seen.mean(dim=(2, 3))}, seen if want_maps else None)
+        for kind, seen in light.items()
+    }
 
 
 # (x0, y0, x1, y1) of the square in the 32 x 32 photo, its colour, its true class
@@ -149,7 +152,7 @@ def test_softmax_comes_before_the_mean_over_views():
     def by_side(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:
         left_lit = crops[:, :, 0, 0].sum(dim=1) > 0
         scores = torch.where(left_lit[:, None], torch.tensor([4.0, 0.0]), torch.tensor([0.0, 2.0]))
-        return {True: (scores, torch.zeros(len(crops), 2, 4, 4))}
+        return {True: Answer({"head": scores, "lda": scores}, torch.zeros(len(crops), 2, 4, 4))}
 
     photo = torch.zeros(1, 8, 8, 3, dtype=torch.uint8)
     photo[:, :, :4] = 255
@@ -158,6 +161,10 @@ def test_softmax_comes_before_the_mean_over_views():
     )
     expected = (np.exp(4) / (np.exp(4) + 1) + 1 / (1 + np.exp(2))) / 2
     assert table.p_true[0] == pytest.approx(expected, rel=1e-6)
+    # The scores of a discriminant are averaged first: (4 + 0) / 2 against (0 + 2) / 2.
+    linear = dataclasses.replace(PROTOCOL, crops=2, classifier="lda")
+    (table,) = evaluate(by_side, lambda rows: photo[rows], [Target("x", 0, (8, 8))], [linear], crop=8)
+    assert table.p_true[0] == pytest.approx(np.exp(2) / (np.exp(2) + np.exp(1)), rel=1e-6)
 
 
 def test_ten_crop_equals_explicit_slices():
@@ -208,21 +215,21 @@ def test_locate_tells_the_largest_from_the_best_region():
     levels[0, 0:4, 0:4] = 1  # the larger region, gone at the second threshold
     levels[0, 6:9, 6:9] = 2
     true = geometry.as_boxes([(6, 6, 9, 9)])
-    found = locate(levels, [true, true], 3, 0, inclusive=False)
-    assert found.box.tolist() == [[0, 0, 4, 4], [0, 0, 10, 10]]
+    found = locate(levels, [true, true], 3, inclusive=False)
+    assert found.box[:, 0].tolist() == [[0, 0, 4, 4], [0, 0, 10, 10]]
     assert found.iou_largest[0] == pytest.approx([0, 1, 0.09])  # the third mask is empty: the whole frame, 9 of 100
     assert found.iou_any[0] == pytest.approx([1, 1, 0.09])
-    assert found.iou.tolist() == pytest.approx([0, 0.09])
+    assert found.iou_largest[:, 0].tolist() == pytest.approx([0, 0.09])
 
 
 def test_the_best_of_several_true_boxes_counts():
     levels = np.zeros((1, 10, 10), dtype=np.uint8)
     levels[0, 0:4, 0:4] = 1
     true = geometry.as_boxes([(5, 5, 9, 9), (0, 0, 4, 8)])
-    found = locate(levels, [true], 1, 0, inclusive=False)
-    assert found.iou.tolist() == [0.5]
-    assert found.true_box.tolist() == [[0, 0, 4, 8]]
-    assert locate(levels, [true], 1, 0, inclusive=True).iou.tolist() == pytest.approx([25 / 45])
+    found = locate(levels, [true], 1, inclusive=False)
+    assert found.iou_largest.tolist() == [[0.5]]
+    assert found.true_box.tolist() == [[[0, 0, 4, 8]]]
+    assert locate(levels, [true], 1, inclusive=True).iou_largest[0].tolist() == pytest.approx([25 / 45])
 
 
 def test_photos_without_boxes_count_for_classification_only():

@@ -12,7 +12,7 @@ from fdcnet.data.stream import make_stream
 from fdcnet.errors import UserError, count
 from fdcnet.evaluation.evaluator import SWEEP
 from fdcnet.evaluation.incremental import build_results, score_task
-from fdcnet.evaluation.measure import measure
+from fdcnet.evaluation.measure import for_model, measure
 from fdcnet.evaluation.table import Table
 from fdcnet.methods import find_method
 from fdcnet.runtime.listener import Listener
@@ -38,7 +38,7 @@ def evaluate(
     changes = dict(protocol or {})
     if "threshold" in changes:
         changes.setdefault("threshold_source", "given for this evaluation")
-    changed = from_dict(Protocol, to_dict(state.config.protocols[0]) | changes)
+    changed = for_model(from_dict(Protocol, to_dict(state.config.protocols[0]) | changes), state)
     refuse_protocol(changed)
     runtime = Runtime.of(replace(state.config, device=device), cache_dir, listener)
     runtime.place(state.network)

@@ -21,8 +21,14 @@ from fdcnet.data.records import BoxXYXY
 from fdcnet.errors import UserError
 from fdcnet.evaluation.table import Table
 
-Answer = tuple[Tensor, Tensor | None]
-"""Scores (B, C), maps (B, C, h, w) in [0, 1] or None."""
+
+class Answer(NamedTuple):
+    """What the network says about B photos."""
+
+    scores: Mapping[Classifier, Tensor]  # by classifier ("head", "lda"): (B, C)
+    maps: Tensor | None  # (B, C, h, w) in [0, 1]
+
+
 Forward = Callable[[Tensor, bool], Mapping[bool, Answer]]
 """forward(crops uint8 (B, crop, crop, 3), want_maps) -> answers by whether they are compensated."""
 GetPixels = Callable[[Tensor], Tensor]
@@ -103,25 +109,43 @@ def evaluate(
         raise UserError("There are no test photos to evaluate.", "Give test photos, or set data.holdout, such as 0.2.")
     map_views = {map_view(protocol) for protocol in protocols}
     views = dict.fromkeys(view for protocol in protocols for view in (map_view(protocol), *class_views(protocol)))
-    collectors = [_Collector(protocol, sweep, crop, keep) for protocol in protocols]
+    boxes = {_map_settings(p): _Boxes(p, sweep, crop, keep) for p in protocols}
+    classes = {_class_settings(p): _Classes(p) for p in protocols}
+    for protocol in protocols:
+        boxes[_map_settings(protocol)].thresholds.append(protocol.threshold)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, len(targets), batch_size):
             rows = torch.arange(start, min(start + batch_size, len(targets)))
-            photos = get(rows)
+            photos, batch = get(rows), targets[start : start + batch_size]
             answers = {view: forward(show(photos, view, crop), view in map_views) for view in views}
-            for collector in collectors:
-                collector.add(targets[start : start + batch_size], photos.shape[1], answers, pool)
+            for ranking in classes.values():
+                ranking.add(batch, answers)
+            for finding in boxes.values():
+                finding.add(batch, photos.shape[1], answers, pool)
             if progress:
                 progress(start + len(rows), len(targets))
-        return [collector.table() for collector in collectors]
+        return [
+            _table(targets, classes[_class_settings(p)], boxes[_map_settings(p)], p.threshold, sweep) for p in protocols
+        ]
+
+
+def _map_settings(protocol: Protocol) -> tuple[object, ...]:
+    """Protocols that agree in these have the same maps, whatever their thresholds."""
+    p = protocol
+    by_scores = p.classifier if p.map == "topk-mean" and p.topk else None
+    return p.map, p.topk, by_scores, p.normalization, p.frame, p.compensated, p.inclusive_pixels
+
+
+def _class_settings(protocol: Protocol) -> tuple[object, ...]:
+    """Protocols that agree in these have the same class probabilities."""
+    return class_views(protocol), protocol.classifier, protocol.compensated
 
 
 class Located(NamedTuple):
     """Boxes of B photos, against their true boxes, at T thresholds."""
 
-    box: NDArray[np.float32]  # (B, 4) at the protocol's threshold
-    iou: NDArray[np.float32]  # (B,) of that box
-    true_box: NDArray[np.float32]  # (B, 4) the true box that it overlaps most; nan without one
+    box: NDArray[np.float32]  # (B, T, 4) of the largest region
+    true_box: NDArray[np.float32]  # (B, T, 4) the true box that it overlaps most; nan without one
     iou_largest: NDArray[np.float32]  # (B, T)
     iou_any: NDArray[np.float32]  # (B, T)
 
@@ -135,14 +159,29 @@ class Ranked(NamedTuple):
     p_top1: NDArray[np.float32]  # (B,)
 
 
-class _Collector:
-    """Everything about one protocol, batch after batch."""
+class _Classes:
+    """The class probabilities of one classifier over one set of views, batch after batch."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self.protocol = protocol
+        self.ranked: list[Ranked] = []
+
+    def add(self, batch: Sequence[Target], answers: Mapping[View, Mapping[bool, Answer]]) -> None:
+        p = self.protocol
+        scores = torch.stack([answers[view][p.compensated].scores[p.classifier].float() for view in class_views(p)])
+        # The scores of a discriminant are linear in the features: their mean is the score of the mean features.
+        probabilities = scores.mean(0).softmax(1) if p.classifier == "lda" else scores.softmax(2).mean(0)
+        labels = torch.tensor([target.label for target in batch], device=scores.device)
+        self.ranked.append(rank(probabilities, labels))
+
+
+class _Boxes:
+    """The boxes of one kind of map at all thresholds, batch after batch."""
 
     def __init__(self, protocol: Protocol, sweep: Sequence[float], crop: int, keep: Collection[int]) -> None:
         self.protocol, self.crop, self.keep = protocol, crop, keep
-        self.thresholds = sorted({*map(float, sweep), protocol.threshold})
-        self.targets: list[Target] = []
-        self.ranked: list[Ranked] = []
+        self.thresholds = list(map(float, sweep))
+        self.num_photos = 0
         self.located: list[Future[Located]] = []
         self.maps: dict[int, NDArray[np.float16]] = {}
 
@@ -150,46 +189,51 @@ class _Collector:
         self, batch: Sequence[Target], size: int, answers: Mapping[View, Mapping[bool, Answer]], pool: Executor
     ) -> None:
         protocol = self.protocol
-        scores, maps = answers[map_view(protocol)][protocol.compensated]
-        assert maps is not None, "the network gave no maps"
-        labels = torch.tensor([target.label for target in batch], device=scores.device)
-        scores_of_views = [answers[view][protocol.compensated][0] for view in class_views(protocol)]
-        probabilities = torch.stack([seen.float().softmax(dim=1) for seen in scores_of_views]).mean(dim=0)
-        self.ranked.append(rank(probabilities, labels))
-
-        reduced = reduce_maps(maps.float(), scores, labels, protocol)  # (B, h, w)
+        answer = answers[map_view(protocol)][protocol.compensated]
+        assert answer.maps is not None, "the network gave no maps"
+        labels = torch.tensor([target.label for target in batch], device=answer.maps.device)
+        reduced = reduce_maps(answer.maps, answer.scores[protocol.classifier], labels, protocol).float()  # (B, h, w)
         normalised = geometry.normalise_map(reduced, protocol.normalization)
         resized = geometry.resize_maps(normalised, (self.crop, self.crop))  # (B, crop, crop)
         for i in range(len(batch)):
-            if (row := len(self.targets) + i) in self.keep:
+            if (row := self.num_photos + i) in self.keep:
                 self.maps[row] = resized[i].half().cpu().numpy()
+        self.thresholds = sorted(set(self.thresholds))
         levels = geometry.threshold_levels(resized, self.thresholds).cpu().numpy()
         true_boxes = [self._true_boxes(target, size) for target in batch]
-        fixed = self.thresholds.index(protocol.threshold)
         for i in range(0, len(batch), CHUNK):
-            part = levels[i : i + CHUNK], true_boxes[i : i + CHUNK], len(self.thresholds), fixed
+            part = levels[i : i + CHUNK], true_boxes[i : i + CHUNK], len(self.thresholds)
             self.located.append(pool.submit(locate, *part, inclusive=protocol.inclusive_pixels))
         if len(self.located) > BACKLOG:  # a fast network must not pile up work for slow processors
             self.located[-BACKLOG].result()
-        self.targets.extend(batch)
+        self.num_photos += len(batch)
 
     def _true_boxes(self, target: Target, size: int) -> geometry.Boxes:
         if self.protocol.frame == "crop":
             return geometry.to_crop_frame(target.boxes_xyxy, target.image_size, size, self.crop)
         return geometry.to_image_frame(target.boxes_xyxy, target.image_size, self.crop)
 
-    def table(self) -> Table:
-        ranked = Ranked(*map(np.concatenate, zip(*self.ranked, strict=True)))
-        located = Located(*map(np.concatenate, zip(*(future.result() for future in self.located), strict=True)))
-        return Table(
-            path=tuple(target.path for target in self.targets),
-            label=np.array([target.label for target in self.targets], dtype=np.int64),
-            **ranked._asdict(),
-            **located._asdict(),
-            num_boxes=np.array([len(target.boxes_xyxy) for target in self.targets], dtype=np.int64),
-            thresholds=tuple(self.thresholds),
-            maps=self.maps,
-        )
+
+def _table(
+    targets: Sequence[Target], classes: _Classes, boxes: _Boxes, threshold: float, sweep: Sequence[float]
+) -> Table:
+    ranked = Ranked(*map(np.concatenate, zip(*classes.ranked, strict=True)))
+    located = Located(*map(np.concatenate, zip(*(future.result() for future in boxes.located), strict=True)))
+    thresholds = sorted({*map(float, sweep), threshold})
+    columns, own = [boxes.thresholds.index(value) for value in thresholds], boxes.thresholds.index(threshold)
+    return Table(
+        path=tuple(target.path for target in targets),
+        label=np.array([target.label for target in targets], dtype=np.int64),
+        **ranked._asdict(),
+        box=located.box[:, own],
+        iou=located.iou_largest[:, own],
+        true_box=located.true_box[:, own],
+        iou_largest=located.iou_largest[:, columns],
+        iou_any=located.iou_any[:, columns],
+        num_boxes=np.array([len(target.boxes_xyxy) for target in targets], dtype=np.int64),
+        thresholds=tuple(thresholds),
+        maps=boxes.maps,
+    )
 
 
 def reduce_maps(maps: Tensor, scores: Tensor, labels: Tensor, protocol: Protocol) -> Tensor:
@@ -203,14 +247,9 @@ def reduce_maps(maps: Tensor, scores: Tensor, labels: Tensor, protocol: Protocol
 
 
 def locate(
-    levels: NDArray[np.integer],
-    true_boxes: Sequence[geometry.Boxes],
-    num_thresholds: int,
-    fixed: int,
-    *,
-    inclusive: bool,
+    levels: NDArray[np.integer], true_boxes: Sequence[geometry.Boxes], num_thresholds: int, *, inclusive: bool
 ) -> Located:
-    """Best overlaps of each photo at every threshold, and its box at threshold number `fixed`. levels: (B, h, w)."""
+    """The box of each photo at every threshold, and its overlaps with the true boxes. levels: (B, h, w)."""
     num_images, height, width = levels.shape
     num_masks = num_images * num_thresholds
     found = geometry.fill_empty(geometry.sweep_regions(levels, num_thresholds), num_masks, (width, height))
@@ -218,10 +257,9 @@ def locate(
     of_image = np.split(found.boxes, starts[num_thresholds::num_thresholds])
     overlaps = np.concatenate([_best_overlap(*pair, inclusive) for pair in zip(of_image, true_boxes, strict=True)])
     largest = geometry.largest_regions(found, num_masks).reshape(num_images, num_thresholds)
-    boxes = found.boxes[largest[:, fixed]]
+    boxes = found.boxes[largest]  # (B, T, 4)
     return Located(
         box=boxes.astype(np.float32),
-        iou=overlaps[largest[:, fixed]],
         true_box=np.stack([_closest(*pair, inclusive) for pair in zip(boxes, true_boxes, strict=True)]),
         iou_largest=overlaps[largest],
         iou_any=np.maximum.reduceat(overlaps, starts).reshape(num_images, num_thresholds),
@@ -234,10 +272,11 @@ def _best_overlap(boxes: geometry.Boxes, true_boxes: geometry.Boxes, inclusive: 
     return geometry.iou(boxes, true_boxes, inclusive).max(axis=1).astype(np.float32)
 
 
-def _closest(box: geometry.Boxes, true_boxes: geometry.Boxes, inclusive: bool) -> NDArray[np.float32]:
+def _closest(boxes: geometry.Boxes, true_boxes: geometry.Boxes, inclusive: bool) -> NDArray[np.float32]:
+    """(T, 4), (N, 4) -> (T, 4)"""
     if not len(true_boxes):
-        return np.full(4, np.nan, dtype=np.float32)
-    return true_boxes[geometry.iou(box[None], true_boxes, inclusive)[0].argmax()].astype(np.float32)
+        return np.full((len(boxes), 4), np.nan, dtype=np.float32)
+    return true_boxes[geometry.iou(boxes, true_boxes, inclusive).argmax(axis=1)].astype(np.float32)
 
 
 def rank(probabilities: Tensor, labels: Tensor) -> Ranked:

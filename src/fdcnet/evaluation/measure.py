@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.record import Example
 
 EXAMPLES_PER_TASK = 3
+BATCH = {"cpu": 32, "cuda": 256}  # photos; on a GPU, enough that launching kernels is not the limit
 EXAMPLES_AT_END = 240  # photos after the last task, shared by all classes
 MOST_PER_CLASS = 6
 
@@ -39,13 +42,25 @@ def measure(
         forward_of(state, method, runtime, {protocol.compensated for protocol in protocols}),
         photos.gather,
         targets_of(photos, state.classes),
-        protocols,
+        [for_model(protocol, state) for protocol in protocols],
         crop=state.config.data.crop,
-        batch_size=state.config.train.batch_size,
+        batch_size=BATCH[runtime.device.type],
         sweep=sweep,
         keep=keep,
         progress=lambda done, total: runtime.listener.progress("measuring", done, total),
     )
+
+
+def for_model(protocol: Protocol, state: State) -> Protocol:
+    """The protocol with the classifier that this model has."""
+    if protocol.classifier == "lda" and state.discriminant is None:
+        raise UserError(
+            "This model has no closed-form classifier.",
+            "Set classifier=head, or train it anew with a method that keeps exemplars.",
+        )
+    if protocol.classifier == "auto":
+        return replace(protocol, classifier="lda" if state.discriminant else "head")
+    return protocol
 
 
 def forward_of(
@@ -53,6 +68,7 @@ def forward_of(
 ) -> Forward:
     """One pass of the network for the answers of either kind."""
     lineage = state.network.lineage
+    classifiers: tuple[Literal["head", "lda"], ...] = ("head", "lda") if state.discriminant else ("head",)
 
     @torch.inference_mode()
     def forward(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:
@@ -62,7 +78,8 @@ def forward_of(
             plain = state.network(images, maps=want_maps)
             for kind in compensated:
                 outputs = method.finish(state, plain) if kind else plain
-                answers[kind] = state.class_scores(outputs), outputs.masks if want_maps else None
+                scores = {name: state.class_scores(outputs, name) for name in classifiers}
+                answers[kind] = Answer(scores, outputs.masks if want_maps else None)
         return answers
 
     return forward

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fdcnet.config import Config, OptimConfig
@@ -36,12 +37,13 @@ class State:
     discriminant: Discriminant | None = None
     """The closed-form classifier. Where there is one, it decides the class; the head then only trains the localizer."""
 
-    def class_scores(self, outputs: Outputs) -> Tensor:
-        """By the discriminant where there is one, else by the classifier head: (B, K)"""
-        if self.discriminant is None:
+    def class_scores(self, outputs: Outputs, classifier: Literal["auto", "head", "lda"] = "auto") -> Tensor:
+        """Of the discriminant or of the classifier head: (B, K). "auto": of the discriminant where there is one."""
+        if classifier == "head" or (classifier == "auto" and self.discriminant is None):
             return outputs.scores
-        scores = self.discriminant.scores(outputs.pooled(self.discriminant.layer))
-        return scores.to(outputs.features.device, torch.float32)
+        assert self.discriminant is not None, "there is no discriminant"
+        weight, bias = self.discriminant.linear(outputs.features.device)
+        return F.linear(outputs.pooled(self.discriminant.layer), weight, bias)
 
     @property
     def task_numbers(self) -> list[int]:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 Target = Literal["identity", "diagonal"]
-Layer = Literal["tail", "class"]
+Layer = Literal["tail", "class", "both"]
+LAYERS: tuple[Layer, ...] = ("tail", "class", "both")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Discriminant:
         self.scatter = torch.zeros(num_features, num_features, dtype=torch.float64)
         """Sum of x x^T over all photos; with `balanced`, the sum of the classes' own covariances."""
         self._solution: Solution | None = None
+        self._linear: tuple[Tensor, Tensor] | None = None
 
     @property
     def num_features(self) -> int:
@@ -92,6 +94,7 @@ class Discriminant:
             means = self.sums / self.counts.clamp(min=1)[:, None]
             weight = torch.cholesky_solve(means.T, factor).T
             bias = (-0.5 * (weight * means).sum(1)).masked_fill(self.counts == 0, -torch.inf)
+            self._linear = None
             self._solution = Solution(weight / self.temperature, bias / self.temperature, means, factor)
         return self._solution
 
@@ -99,6 +102,13 @@ class Discriminant:
         """Log-probability of each class, up to a constant of each photo: (N, D) -> (N, K)"""
         solution = self.solve()
         return features.to(self.sums) @ solution.weight.T + solution.bias
+
+    def linear(self, device: torch.device | str) -> tuple[Tensor, Tensor]:
+        """Weight (K, D) and bias (K,) in float32 on a device, for a network's features."""
+        solution = self.solve()
+        if self._linear is None or self._linear[0].device != torch.device(device):
+            self._linear = solution.weight.float().to(device), solution.bias.float().to(device)
+        return self._linear
 
     def distances(self, features: Tensor) -> Tensor:
         """Squared Mahalanobis distance to each class mean: (N, D) -> (N, K)"""
@@ -139,21 +149,27 @@ class Discriminant:
         """For a safetensors file."""
         lower = torch.tril_indices(self.num_features, self.num_features, device=self.scatter.device)
         values = {"sums": self.sums, "counts": self.counts, "scatter": self.scatter[lower[0], lower[1]]}
-        settings = [self.shrinkage, self.temperature, self.target == "diagonal", self.balanced, self.layer == "class"]
+        settings = [
+            self.shrinkage,
+            self.temperature,
+            self.target == "diagonal",
+            self.balanced,
+            LAYERS.index(self.layer),
+        ]
         tensors = values | {"settings": torch.tensor(settings, dtype=torch.float64)}
         return {name: value.cpu().contiguous() for name, value in tensors.items()}
 
     @classmethod
     def from_state_dict(cls, tensors: Mapping[str, Tensor]) -> "Discriminant":
         sums, counts = tensors["sums"].double(), tensors["counts"].double()
-        shrinkage, temperature, diagonal, balanced, of_class = tensors["settings"].tolist()
+        shrinkage, temperature, diagonal, balanced, layer = tensors["settings"].tolist()
         found = cls(
             sums.shape[1],
             shrinkage=shrinkage,
             target="diagonal" if diagonal else "identity",
             balanced=bool(balanced),
             temperature=temperature,
-            layer="class" if of_class else "tail",
+            layer=LAYERS[int(layer)],
         )
         lower = torch.tril_indices(found.num_features, found.num_features)
         found.scatter[lower[0], lower[1]] = tensors["scatter"].double()

@@ -36,8 +36,14 @@ class Outputs:
         return self.class_map.float().mean((2, 3))
 
     def pooled(self, layer: Layer) -> Tensor:
-        """Mean features over the map, which a `Discriminant` reads: (B, D)"""
-        return (self.tail_features if layer == "tail" else self.class_features).float().mean((2, 3))
+        """Mean features over the map, which a `Discriminant` reads: (B, D)
+
+        "both": those of the class and of the tail, each of length one, side by side.
+        """
+        tail, own = (features.float().mean((2, 3)) for features in (self.tail_features, self.class_features))
+        if layer == "both":
+            return torch.cat([F.normalize(own, dim=1), F.normalize(tail, dim=1)], dim=1)
+        return tail if layer == "tail" else own
 
     @property
     def masks(self) -> Tensor:

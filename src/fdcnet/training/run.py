@@ -3,9 +3,9 @@
 import contextlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from fdcnet.config import Config
+from fdcnet.config import Config, Protocol
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Dataset, Task
 from fdcnet.data.stream import make_stream
@@ -22,10 +22,11 @@ from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.bundle import has_bundle, load_bundle, remove_old, save_bundle
 from fdcnet.training.checkpoint import remove_checkpoint
 from fdcnet.training.checks import refuse_impossible
+from fdcnet.training.discriminant import can_fit
 from fdcnet.training.exemplars import keep_exemplars
 from fdcnet.training.run_folder import RunFolder
 from fdcnet.training.seeding import seed_of
-from fdcnet.training.task import learn_task
+from fdcnet.training.task import learn_task, refit_discriminant
 
 
 def train(
@@ -44,13 +45,20 @@ def train(
     a bundle that has learned the first task, that task is taken from it: so methods can be compared from one start.
     """
     method = find_method(config.method)()
+    config = replace(config, protocols=tuple(resolved(protocol, method) for protocol in config.protocols))
     sizes = (0, 0) if method.one_task else (config.data.base_classes, config.data.step_classes)
     stream = make_stream(dataset, *sizes, order=config.data.order, seed=config.seed, holdout=config.data.holdout)
     folder = RunFolder(run_dir, config, method, stream, dataset.name)
-    return Learner(config, method, stream, folder, Runtime.of(config, cache_dir, listener)).run(resume, base_model)
+    return TrainingRun(config, method, stream, folder, Runtime.of(config, cache_dir, listener)).run(resume, base_model)
 
 
-class Learner:
+def resolved(protocol: Protocol, method: Method) -> Protocol:
+    """With the classifier that `auto` stands for."""
+    best: Literal["head", "lda"] = "lda" if can_fit(method) else "head"
+    return replace(protocol, classifier=best) if protocol.classifier == "auto" else protocol
+
+
+class TrainingRun:
     """One run: a stream of tasks learned into a run folder."""
 
     def __init__(self, config: Config, method: Method, stream: list[Task], folder: RunFolder, runtime: Runtime) -> None:
@@ -135,6 +143,7 @@ class Learner:
         if self.method.uses_memory:
             photos = self._decode_new(first)
             keep_exemplars(state, self.runtime, first, photos)
+            refit_discriminant(state, self.method, first, photos, self.runtime)
         return state
 
     def _open_photos(self, state: State) -> None:

@@ -14,6 +14,7 @@ from fdcnet.runtime.listener import Epoch
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.training import optim
 from fdcnet.training.checkpoint import Checkpoint, Position
+from fdcnet.training.discriminant import fit_discriminant
 from fdcnet.training.exemplars import keep_exemplars, labels_of
 from fdcnet.training.imprint import imprint
 from fdcnet.training.light import frozen_backbone, shared_views
@@ -69,6 +70,18 @@ def learn_task(
     state.task_sizes.append(len(task.classes))
     if method.uses_memory:
         keep_exemplars(state, runtime, task, new)
+    if not state.config.train.views:  # light training keeps sums of features that never change
+        refit_discriminant(state, method, task, new, runtime)
+
+
+def refit_discriminant(state: State, method: Method, task: Task, new: PixelCache, runtime: Runtime) -> None:
+    """The network has changed, so the closed-form classifier is made anew."""
+    if method.uses_memory:
+        fit_discriminant(state, runtime, state.memory.all_pixels(), state.memory.all_labels())
+    elif method.one_task:
+        fit_discriminant(state, runtime, new.pixels, labels_of(new, task))
+    else:
+        state.discriminant = None
 
 
 def _epoch_batches(state: State, task: Task, photos: Photos, runtime: Runtime, backbone: nn.Module) -> EpochBatches:
