@@ -21,6 +21,7 @@ if typing.TYPE_CHECKING:
 
 RECIPES = Path(__file__).parent / "recipes"
 T = TypeVar("T", bound="DataclassInstance")
+Classifier = Literal["auto", "head", "lda"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class DataConfig:
     step_classes: int = 0
     """Classes of each later task; 0: all that remain."""
     order: str = "natural"
-    """natural, seeded (shuffled by `seed`), or a text file with one class name per line."""
+    """natural, seeded (shuffled), or a text file with one class name per line."""
+    order_seed: int | None = None
+    """Seed of the shuffled order, so that runs with other seeds can share it. Left open: `seed`."""
     holdout: float = 0.0
     """Test on this share of each class's training photos instead: for choosing settings without the test set."""
     size: int = 256
@@ -83,7 +86,7 @@ class LossWeights:
 
     cls_fg: float = 0.5  # alpha_1; BAS, CUB, MobileNetV1 and InceptionV3
     bas: float = 1.0  # alpha_2; BAS
-    area: float = 1.2  # alpha_3; ours: results/; BAS, CUB: MobileNetV1 1.5, InceptionV3 1.0
+    area: float = 3.0  # alpha_3; ours: results/tuning.md, masks of any size; BAS, CUB: MobileNetV1 1.5, InceptionV3 1.0
     kd_cls: float = 1.0  # alpha_4; ours: results/tuning.md, T0 to V6
     kd_loc: float = 10.0  # alpha_5; ours, not tuned yet
     kd_feat_cls: float = 0.2  # alpha_6; ours: as kd_cls
@@ -130,6 +133,9 @@ class TrainConfig:
     separate_softmax: bool = False
     """Photos of new classes compete with new classes only, unless they are there as exemplars (CCIL; the paper's public
     code)."""
+    allowed_background: float = 0.4  # ours: results/tuning.md, masks of any size; BAS: 0
+    """Share of the class's score that may survive outside of a photo's mask. The closer a photo comes to it, the less
+    its area counts, so that each mask finds its own size and none collapses. 0: area always counts in full (BAS)."""
     loc_warmup: float = 0.0
     """Share of the first task over which the localization losses rise to their weights, after the classifier's."""
     views: int = 0
@@ -268,8 +274,8 @@ class Protocol:
     topk: int = 0
     """For `topk-mean`: how many classes; 0: all."""
     normalization: Literal["minmax", "max"] = "minmax"
-    threshold: float = 0.15  # BAS, CUB
-    threshold_source: str = "BAS, CUB-200"
+    threshold: float = 0.5
+    threshold_source: str = "default"
     crops: Literal[1, 2, 10] = 10
     """Views averaged for the class: centre; centre and its mirror image; ten-crop."""
     iou: float = 0.5
@@ -281,14 +287,22 @@ class Protocol:
     """Widths count both border pixels, as in the papers' scripts."""
     compensated: bool = True
     """With what a method adds to the network's own outputs for old classes; false: the network alone."""
-    classifier: Literal["auto", "head", "lda"] = "auto"
+    classifier: Classifier = "auto"
     """Who decides the class: the classifier head, or the closed-form classifier (`lda`). auto: the latter, for methods
     that keep photos of all classes."""
 
     @property
     def name(self) -> str:
-        """Unique among the protocols of a run; results of a protocol are filed under it."""
-        return self.map + ("" if self.compensated else "-plain") + ("-lda" if self.classifier == "lda" else "")
+        """Which map, and which classifier, in short."""
+        return self.map + ("" if self.compensated else "-plain") + ("-head" if self.classifier == "head" else "")
+
+
+def protocol_names(protocols: typing.Sequence[Protocol]) -> list[str]:
+    """Results are filed under these. A threshold is named where the rest of the name is taken."""
+    names: list[str] = []
+    for protocol in protocols:
+        names.append(f"{protocol.name}-{protocol.threshold:g}" if protocol.name in names else protocol.name)
+    return names
 
 
 def refuse_protocol(protocol: Protocol) -> None:

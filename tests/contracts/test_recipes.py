@@ -18,4 +18,4 @@ def test_recipe_trains(recipe: Path, shrunk: tuple[str, ...], small_dataset: Dat
     settings = config.load(recipe, shrunk)
     results = train(settings, small_dataset, tmp_path / "run")
     assert len(results["tasks"]) == (1 if settings.method == "joint" else 2)
-    assert results["protocol"]["threshold_source"].startswith("BAS")
+    assert results["protocol"]["threshold_source"] == "default"

@@ -77,7 +77,7 @@ def test_recorded_steps_train_as_ordinary_ones_do(
         assert not [note for note in notes.notes if "CUDA graphs" in note]
         lines = (tmp_path / graphs / "metrics.jsonl").read_text().splitlines()
         curves.append([value for line in map(json.loads, lines) for value in line["losses"].values()])
-    assert curves[1] == pytest.approx(curves[0], rel=0.05, abs=1e-4)
+    assert curves[1] == pytest.approx(curves[0], rel=0.05, abs=2e-3)
 
 
 @needs_gpu

@@ -23,9 +23,10 @@ def make_stream(
     order: str = "natural",
     seed: int = 0,
     holdout: float = 0.0,
+    order_seed: int | None = None,
 ) -> list[Task]:
     """Split the classes into tasks: `base_classes` first (0: all), then `step_classes` at a time (0: all the rest)."""
-    classes = class_order(dataset, order, seed)
+    classes = class_order(dataset, order, seed if order_seed is None else order_seed)
     train, test = _by_class(dataset.train), _by_class(dataset.test)
     if holdout:
         train, test = _hold_out(classes, train, holdout, seed)

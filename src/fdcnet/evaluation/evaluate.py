@@ -73,7 +73,9 @@ def _test_photos(config: Config, data: str | None, listener: Listener) -> tuple[
     source = replace(config.data, path=data, format="auto", classes=0) if data else config.data
     dataset = open_dataset(source)
     if not data and source.holdout:
-        stream = make_stream(dataset, order=source.order, seed=config.seed, holdout=source.holdout)
+        stream = make_stream(
+            dataset, order=source.order, seed=config.seed, holdout=source.holdout, order_seed=source.order_seed
+        )
         return dataset.name, stream[-1].test
     if not dataset.test:
         listener.note("There is no test part: measuring on all photos.")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fdcnet import geometry
-from fdcnet.config import Protocol
+from fdcnet.config import Classifier, Protocol
 from fdcnet.data.records import BoxXYXY
 from fdcnet.errors import UserError
 from fdcnet.evaluation.table import Table

@@ -4,14 +4,13 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fdcnet import geometry
-from fdcnet.config import Protocol
+from fdcnet.config import Classifier, Protocol
 from fdcnet.data.batches import normalise
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Record
@@ -68,7 +67,7 @@ def forward_of(
 ) -> Forward:
     """One pass of the network for the answers of either kind."""
     lineage = state.network.lineage
-    classifiers: tuple[Literal["head", "lda"], ...] = ("head", "lda") if state.discriminant else ("head",)
+    classifiers: tuple[Classifier, ...] = ("head", "lda") if state.discriminant else ("head",)
 
     @torch.inference_mode()
     def forward(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:

@@ -43,6 +43,20 @@ def class_score(score_map: Tensor, labels: Tensor) -> Tensor:
     return score_map.float().mean((2, 3)).gather(1, labels[:, None]).squeeze(1)
 
 
-def area(masks: Tensor) -> Tensor:
-    """L_ac (equation 5): mean share of the image that the mask covers. (B, 1, H, W) -> scalar"""
-    return masks.mean()
+def area(masks: Tensor, pressure: Tensor | float = 1.0) -> Tensor:
+    """L_ac (equation 5): mean share of the image that the mask covers, each photo times its pressure.
+
+    (B, 1, H, W), (B,) -> scalar
+    """
+    return (masks.mean((1, 2, 3)) * pressure).mean()
+
+
+@torch.no_grad()
+def area_pressure(background_score: Tensor, image_score: Tensor, allowed: float) -> Tensor:
+    """How strongly a photo's mask is pressed to be small: fully while nothing of the class's score survives outside of
+    it, less the more survives, and not at all once the `allowed` share does. (B,), (B,) -> (B,) in 0..1
+
+    So each mask finds its own size: it cannot shrink to nothing, because then all of the score survives.
+    """
+    share = (F.relu(background_score) / (F.relu(image_score) + 1e-8)).clamp(max=1)
+    return (1 - share / allowed).clamp(min=0)

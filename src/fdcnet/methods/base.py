@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fdcnet.config import Config, OptimConfig
+from fdcnet.config import Classifier, Config, OptimConfig
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import bas
 from fdcnet.memory import ExemplarMemory, HeldOut
@@ -37,7 +37,7 @@ class State:
     discriminant: Discriminant | None = None
     """The closed-form classifier. Where there is one, it decides the class; the head then only trains the localizer."""
 
-    def class_scores(self, outputs: Outputs, classifier: Literal["auto", "head", "lda"] = "auto") -> Tensor:
+    def class_scores(self, outputs: Outputs, classifier: Classifier = "auto") -> Tensor:
         """Of the discriminant or of the classifier head: (B, K). "auto": of the discriminant where there is one."""
         if classifier == "head" or (classifier == "auto" and self.discriminant is None):
             return outputs.scores
@@ -156,13 +156,10 @@ def wsol_losses(
     In both softmaxes, a photo does not compete with the classes in `apart` (B, K), and scores are divided by `divisor`.
     """
     weights, train = state.config.weights, state.config.train
-    masks = outputs.masks
+    masks, pressure = outputs.masks, torch.ones_like(batch.labels, dtype=torch.float32)
     if apart is None and train.separate_softmax and state.previous is not None:
         apart = old_apart(batch, state.previous.num_classes, outputs)
-    losses = {
-        "cls": bas.classification(outputs.scores / divisor, batch.labels, train.label_smoothing, apart),
-        "area": bas.area(masks),
-    }
+    losses = {"cls": bas.classification(outputs.scores / divisor, batch.labels, train.label_smoothing, apart)}
     if weights.cls_fg:
         foreground = bas.foreground_scores(outputs.activation_map, masks) / divisor
         losses["cls_fg"] = bas.classification(foreground, batch.labels, apart=apart)
@@ -170,6 +167,9 @@ def wsol_losses(
         background = (network or state.network).background_score(outputs.features, masks, batch.labels)
         image = bas.class_score(outputs.activation_map, batch.labels)
         losses["bas"] = bas.background_suppression(background, image)
+        if train.allowed_background:
+            pressure = bas.area_pressure(background, image, train.allowed_background)
+    losses["area"] = bas.area(masks, pressure)
     return losses
 
 

@@ -29,6 +29,8 @@ COMMON: Mapping[str, Any] = {
     "method": "baseline",
     "model.backbone": BACKBONE,
     "model.classifier": "linear",
+    "weights.area": 1.2,
+    "train.allowed_background": 0.0,
     "protocols": [{"map": "class", "frame": "image", "crops": 2, "average": "image"}],
 }
 LIGHT_MODEL: Mapping[str, Any] = {  # ours: results/tuning.md, light training

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from fdcnet.config import Config, refuse_protocol
+from fdcnet.config import Config, protocol_names, refuse_protocol
 from fdcnet.data.records import Task
 from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
@@ -68,9 +68,9 @@ def refuse_settings(config: Config) -> None:
             raise UserError(f"weights.{name} cannot be {weight:g}.", "Set it to 0 or more.")
     for protocol in config.protocols:
         refuse_protocol(protocol)
-    maps = [protocol.name for protocol in config.protocols]
-    if not config.protocols or len(set(maps)) < len(maps):
+    names = protocol_names(config.protocols)
+    if not names or len(set(names)) < len(names):
         raise UserError(
-            "'protocols' must hold one protocol, and further ones that differ in 'map' or 'compensated'.",
-            "Measure the saved model under other protocols with 'fdcnet evaluate'.",
+            "Two protocols agree in map, compensated, classifier and threshold, or there is none.",
+            "Evaluate the saved model under other protocols with 'fdcnet evaluate'.",
         )

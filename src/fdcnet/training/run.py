@@ -47,7 +47,10 @@ def train(
     method = find_method(config.method)()
     config = replace(config, protocols=tuple(resolved(protocol, method) for protocol in config.protocols))
     sizes = (0, 0) if method.one_task else (config.data.base_classes, config.data.step_classes)
-    stream = make_stream(dataset, *sizes, order=config.data.order, seed=config.seed, holdout=config.data.holdout)
+    data = config.data
+    stream = make_stream(
+        dataset, *sizes, order=data.order, seed=config.seed, holdout=data.holdout, order_seed=data.order_seed
+    )
     folder = RunFolder(run_dir, config, method, stream, dataset.name)
     return TrainingRun(config, method, stream, folder, Runtime.of(config, cache_dir, listener)).run(resume, base_model)
 

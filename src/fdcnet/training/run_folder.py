@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fdcnet.config import Config, leaves, to_dict
+from fdcnet.config import Config, leaves, protocol_names, to_dict
 from fdcnet.data.records import Task
 from fdcnet.data.stream import fingerprint
 from fdcnet.errors import UserError
@@ -167,7 +167,7 @@ class RunFolder(Journal):
         return self.path / "predictions" / f"task-{task}{self._suffix(protocol)}.csv.gz"
 
     def _suffix(self, protocol: int) -> str:
-        return f"-{self.config.protocols[protocol].name}" if protocol else ""
+        return f"-{protocol_names(self.config.protocols)[protocol]}" if protocol else ""
 
     def _facts(self, device: str) -> dict[str, Any]:
         test = self.stream[-1].test
