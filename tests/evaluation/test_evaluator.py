@@ -205,7 +205,7 @@ def test_reduce_maps():
 
 
 def test_equal_scores_rank_by_class_number():
-    ranked = rank(torch.full((2, 6), 1 / 6), torch.tensor([0, 5]))
+    ranked = rank(torch.full((2, 6), 1 / 6).log(), torch.tensor([0, 5]))
     assert ranked.rank.tolist() == [0, 5]
     assert ranked.top5.tolist() == [[0, 1, 2, 3, 4]] * 2
 

@@ -67,3 +67,14 @@ def test_area_is_the_covered_share() -> None:
     masks = torch.zeros(2, 1, 2, 2)
     masks[0, 0, 0, 0] = 1
     assert bas.area(masks).item() == pytest.approx(1 / 8)
+
+
+def test_area_counts_less_where_the_mask_has_lost_the_class():
+    # Shares 0.2 and 0.5 are allowed, at 0.75 half counts, at 1 nothing; nor where the class has no score at all.
+    background = torch.tensor([2.0, 5.0, 7.5, 10.0, 12.0, 1.0, -3.0])
+    image = torch.tensor([10.0, 10.0, 10.0, 10.0, 10.0, 0.0, -1.0])
+    pressure = bas.area_pressure(background, image, 0.5)
+    assert pressure.tolist() == pytest.approx([1, 1, 0.5, 0, 0, 0, 0])
+    masks = torch.full((7, 1, 2, 2), 0.5)
+    assert bas.area(masks, pressure).item() == pytest.approx(0.5 * 2.5 / 7)
+    assert bas.area(masks).item() == pytest.approx(0.5)

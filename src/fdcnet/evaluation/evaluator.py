@@ -170,9 +170,9 @@ class _Classes:
         p = self.protocol
         scores = torch.stack([answers[view][p.compensated].scores[p.classifier].float() for view in class_views(p)])
         # The scores of a discriminant are linear in the features: their mean is the score of the mean features.
-        probabilities = scores.mean(0).softmax(1) if p.classifier == "lda" else scores.softmax(2).mean(0)
+        logs = scores.mean(0).log_softmax(1) if p.classifier == "lda" else scores.softmax(2).mean(0).log()
         labels = torch.tensor([target.label for target in batch], device=scores.device)
-        self.ranked.append(rank(probabilities, labels))
+        self.ranked.append(rank(logs, labels))
 
 
 class _Boxes:
@@ -279,15 +279,15 @@ def _closest(boxes: geometry.Boxes, true_boxes: geometry.Boxes, inclusive: bool)
     return true_boxes[geometry.iou(boxes, true_boxes, inclusive).argmax(axis=1)].astype(np.float32)
 
 
-def rank(probabilities: Tensor, labels: Tensor) -> Ranked:
+def rank(log_probabilities: Tensor, labels: Tensor) -> Ranked:
     """Equal probabilities rank by class number: a network whose scores are all zero must not be right everywhere."""
-    num_classes = probabilities.shape[1]
+    num_classes = log_probabilities.shape[1]
     assert int(labels.max()) < num_classes, "a photo of a class that the network does not know"
-    sorted_probabilities, order = probabilities.sort(dim=1, descending=True, stable=True)
+    best_first, order = log_probabilities.sort(dim=1, descending=True, stable=True)
     place = (order == labels[:, None]).int().argmax(dim=1)
     top5 = F.pad(order[:, :5], (0, max(0, 5 - num_classes)), value=-1)
-    p_true = probabilities.gather(1, labels[:, None])[:, 0]
-    return Ranked(*(part.cpu().numpy() for part in (place, top5, p_true, sorted_probabilities[:, 0])))
+    p_true = log_probabilities.gather(1, labels[:, None])[:, 0].exp()
+    return Ranked(*(part.cpu().numpy() for part in (place, top5, p_true, best_first[:, 0].exp())))
 
 
 def _squeeze(photos: Tensor, side: int) -> Tensor:

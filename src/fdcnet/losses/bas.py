@@ -53,10 +53,10 @@ def area(masks: Tensor, pressure: Tensor | float = 1.0) -> Tensor:
 
 @torch.no_grad()
 def area_pressure(background_score: Tensor, image_score: Tensor, allowed: float) -> Tensor:
-    """How strongly a photo's mask is pressed to be small: fully while nothing of the class's score survives outside of
-    it, less the more survives, and not at all once the `allowed` share does. (B,), (B,) -> (B,) in 0..1
+    """How much a photo's area counts: fully while at most the `allowed` share of the class's score survives outside of
+    the mask, then less and less, and not at all where everything survives. (B,), (B,) -> (B,) in 0..1
 
-    So each mask finds its own size: it cannot shrink to nothing, because then all of the score survives.
+    So a mask cannot shrink to nothing, and a photo whose class is not recognized yet does not shrink its mask.
     """
-    share = (F.relu(background_score) / (F.relu(image_score) + 1e-8)).clamp(max=1)
-    return (1 - share / allowed).clamp(min=0)
+    share = torch.where(image_score > 0, F.relu(background_score) / image_score.clamp(min=1e-8), 1.0).clamp(max=1)
+    return ((1 - share) / (1 - allowed)).clamp(max=1)

@@ -167,7 +167,7 @@ def wsol_losses(
         background = (network or state.network).background_score(outputs.features, masks, batch.labels)
         image = bas.class_score(outputs.activation_map, batch.labels)
         losses["bas"] = bas.background_suppression(background, image)
-        if train.allowed_background:
+        if train.allowed_background < 1:
             pressure = bas.area_pressure(background, image, train.allowed_background)
     losses["area"] = bas.area(masks, pressure)
     return losses

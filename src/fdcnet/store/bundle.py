@@ -186,7 +186,7 @@ def _as_written(config: dict[str, Any]) -> dict[str, Any]:
     model = {"sharing": 0.0, "localizer_start": "random"} | config["model"]
     if model.get("common_foreground") is False:  # a setting of earlier versions
         del model["common_foreground"]
-    return config | {"model": model, "train": {"allowed_background": 0.0} | config["train"]}
+    return config | {"model": model, "train": {"allowed_background": 1.0} | config["train"]}
 
 
 def remove_old(path: Path) -> None:

@@ -27,7 +27,8 @@ def fit_discriminant(state: State, runtime: Runtime, pixels: Tensor, labels: Ten
     left_out = -0.5 * discriminant.distances_left_out(features, labels)
     certain = left_out.isfinite().gather(1, labels[:, None])[:, 0]  # a class of one photo is left without any
     if certain.any():
-        discriminant.temperature = fit_temperature(left_out[certain], labels[certain])
+        # Never below 1: the network has trained on these photos, so they lie closer to their mean than new ones will.
+        discriminant.temperature = max(1.0, fit_temperature(left_out[certain], labels[certain]))
     state.discriminant = discriminant.to("cpu")
 
 
