@@ -293,15 +293,19 @@ class Protocol:
 
     @property
     def name(self) -> str:
-        """Which map, and which classifier, in short."""
-        return self.map + ("" if self.compensated else "-plain") + ("-head" if self.classifier == "head" else "")
+        """Which map, in short."""
+        return self.map.replace("k", str(self.topk) if self.topk else "k") + ("" if self.compensated else "-plain")
 
 
 def protocol_names(protocols: typing.Sequence[Protocol]) -> list[str]:
-    """Results are filed under these. A threshold is named where the rest of the name is taken."""
-    names: list[str] = []
+    """Results are filed under these: the map, and what else tells a protocol from the first one with that map."""
+    first: dict[str, Protocol] = {}
+    names = []
     for protocol in protocols:
-        names.append(f"{protocol.name}-{protocol.threshold:g}" if protocol.name in names else protocol.name)
+        other = first.setdefault(protocol.name, protocol)
+        classifier = "" if protocol.classifier == other.classifier else f"-{protocol.classifier}"
+        threshold = "" if protocol.threshold == other.threshold else f"-{protocol.threshold:g}"
+        names.append(protocol.name + classifier + threshold)
     return names
 
 

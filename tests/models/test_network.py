@@ -6,7 +6,7 @@ from fdcnet.models.network import LocalizationNetwork, empty_network, new_networ
 
 
 def make(**settings: object) -> LocalizationNetwork:
-    settings = {"backbone": "tiny", "weights": "none", "head_width": 16, "score_relu": False} | settings
+    settings = {"backbone": "tiny", "weights": "none", "head_width": 16, "score_relu": False, "classifier": "linear"} | settings
     network = new_network(ModelConfig(**settings), seed=0)  # type: ignore[arg-type]
     network.grow(4)
     return network

@@ -69,8 +69,10 @@ def refuse_settings(config: Config) -> None:
     for protocol in config.protocols:
         refuse_protocol(protocol)
     names = protocol_names(config.protocols)
-    if not names or len(set(names)) < len(names):
+    if not names:
+        raise UserError("There is no protocol to evaluate with.", "Leave 'protocols' out, or give at least one.")
+    if len(set(names)) < len(names):
         raise UserError(
-            "Two protocols agree in map, compensated, classifier and threshold, or there is none.",
-            "Evaluate the saved model under other protocols with 'fdcnet evaluate'.",
+            "Two protocols would be filed under the same name.",
+            "Let them differ in map, topk, compensated, classifier or threshold, or use 'fdcnet evaluate'.",
         )

@@ -91,6 +91,7 @@ class TrainingRun:
                 self.listener.task_started(task, len(self.stream))
                 new = self.new_photos.pop(task.number) if task.number in self.new_photos else self._decode_new(task)
                 learn_task(state, self.method, task, new, self.runtime, self.folder)
+                refit_discriminant(state, self.method, task, new, self.runtime)
                 save_bundle(state, self.folder.model)
                 remove_checkpoint(self.folder.path)
             if not self.folder.is_measured(task.number):

@@ -70,8 +70,6 @@ def learn_task(
     state.task_sizes.append(len(task.classes))
     if method.uses_memory:
         keep_exemplars(state, runtime, task, new)
-    if not state.config.train.views:  # light training keeps sums of features that never change
-        refit_discriminant(state, method, task, new, runtime)
 
 
 def refit_discriminant(state: State, method: Method, task: Task, new: PixelCache, runtime: Runtime) -> None:
