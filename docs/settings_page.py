@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from fdcnet.config import Config
+from fdcnet.config import Config, load
 
 PAGE = Path(__file__).with_name("settings.md")
 MARK = "<!-- generated from here on by settings_page.py -->\n"
@@ -20,6 +20,8 @@ MARK = "<!-- generated from here on by settings_page.py -->\n"
 def tables(config: Config) -> str:
     """A table for each group: setting, default, meaning, source."""
     groups = {"": config} | dict(groups_of(config))
+    for name, section in config.sections.items():
+        groups |= {f"{name}.": section} | dict(groups_of(section, f"{name}."))
     return "\n".join(table(prefix, group) for prefix, group in groups.items())
 
 
@@ -35,12 +37,17 @@ def groups_of(group: object, prefix: str = "") -> list[tuple[str, object]]:
 
 
 def table(prefix: str, group: object) -> str:
-    lines = [f"### {prefix.rstrip('.') or 'top level'}\n", "| setting | default | meaning | source |", "|---|---|---|---|"]
+    lines = [
+        f"### {prefix.rstrip('.') or 'top level'}\n",
+        "| setting | default | meaning | source |",
+        "|---|---|---|---|",
+    ]
     for name, (meaning, source) in notes(type(group)).items():
         value = getattr(group, name)
-        if dataclasses.is_dataclass(value) or name == "protocols":
+        if dataclasses.is_dataclass(value) or name in ("protocols", "sections"):
             continue
         default = yaml.safe_dump(list(value) if isinstance(value, tuple) else value, default_flow_style=True)
+        source = source if value == getattr(type(group)(), name) else ""  # of another default
         lines.append(f"| `{prefix}{name}` | `{default.removesuffix('...' + chr(10)).strip()}` | {meaning} | {source} |")
     return "\n".join(lines) + "\n"
 
@@ -66,7 +73,7 @@ def notes(kind: type) -> dict[str, tuple[str, str]]:
 
 def page() -> str:
     written = PAGE.read_text(encoding="utf-8")
-    return re.sub(rf"(?s){MARK}.*", MARK, written) + "\n" + tables(Config())
+    return re.sub(rf"(?s){MARK}.*", MARK, written) + "\n" + tables(load())
 
 
 if __name__ == "__main__":

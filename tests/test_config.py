@@ -6,6 +6,7 @@ import pytest
 from fdcnet import config
 from fdcnet.config import Config, Protocol
 from fdcnet.errors import UserError
+from fdcnet.models.drift import DriftSettings
 
 
 def test_flags_beat_overrides_beat_the_recipe_beats_the_defaults(tmp_path: Path) -> None:
@@ -28,9 +29,11 @@ def test_groups_are_given_as_dicts() -> None:
 
 def test_one_key_of_a_group_leaves_its_others_as_they_are() -> None:
     """Also in a group whose defaults are not those of its class."""
-    usual = config.load().drift.optim
+    usual = config.load().section(DriftSettings).optim
     assert usual != config.OptimConfig()
-    assert config.load(overrides=["drift.optim.lr=0.003"]).drift.optim == dataclasses.replace(usual, lr=0.003)
+    assert config.load(overrides=["drift.optim.lr=0.003"]).section(DriftSettings).optim == dataclasses.replace(
+        usual, lr=0.003
+    )
 
 
 def test_yaml_round_trip(tmp_path: Path) -> None:
@@ -115,3 +118,33 @@ def test_every_recipe_of_the_project_loads() -> None:
     assert recipes
     for recipe in recipes:
         config.load(recipe)
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("model.sharing=7", "model.sharing cannot be 7."),
+        ("train.label_smoothing=-3", "train.label_smoothing cannot be -3."),
+        ("distill.average=9", "distill.average cannot be 9."),
+        ("foster.boost_share=4", "foster.boost_share cannot be 4."),
+        ("drift.optim.momentum=1", "drift.optim.momentum cannot be 1."),
+        ("protocols.0.iou=0", "protocols.0.iou cannot be 0."),
+    ],
+)
+def test_numbers_out_of_range_are_refused_with_the_range(override: str, problem: str) -> None:
+    with pytest.raises(UserError) as error:
+        config.load(overrides=[override])
+    assert error.value.problem == problem
+    assert error.value.remedy.startswith("Set it to ")
+
+
+def test_ranges_also_hold_in_python() -> None:
+    with pytest.raises(UserError, match=r"zoom cannot be 0\.\nSet it to more than 0 and at most 1\."):
+        config.DataConfig(zoom=0)
+
+
+def test_sections_of_methods_lie_beside_the_others_in_files() -> None:
+    values = config.to_dict(config.load(overrides=["rebalancing.margin=0.25"]))
+    assert values["rebalancing"]["margin"] == 0.25
+    assert "sections" not in values
+    assert config.from_dict(Config, values) == config.load(overrides=["rebalancing.margin=0.25"])

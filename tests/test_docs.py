@@ -1,11 +1,10 @@
 """README and guides against the program: links, commands and settings exist, the toy method learns."""
 
-import dataclasses
 import importlib
 import re
 import runpy
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,8 @@ from fdcnet.store.bundle import load_bundle
 from guides import GUIDES, ROOT, blocks, shell_lines
 
 PAGES = [*GUIDES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "results").glob("*.md"))]
-GROUPS = [field.name for field in dataclasses.fields(Config) if field.name not in ("method", "seed", "device")]
+DEFAULTS = settings.to_dict(settings.load()) | {"protocols": {"0": settings.to_dict(Protocol())}}
+GROUPS = [name for name, value in DEFAULTS.items() if isinstance(value, dict)]
 USAGE_ERROR = typer.BadParameter.__mro__[1]  # typer brings its own copy of click
 on_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -51,30 +51,10 @@ def parse(arguments: list[str]) -> tuple[str, dict[str, Any]]:
     return " ".join(path), command.make_context(path[-1], list(arguments)).params
 
 
-def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and defaults of all settings."""
-    for field in dataclasses.fields(value):
-        inner = getattr(value, field.name)
-        if field.name == "protocols":
-            yield from leaves(inner[0], "protocols.0.")
-        elif dataclasses.is_dataclass(inner):
-            yield from leaves(inner, f"{prefix}{field.name}.")
-        else:
-            yield f"{prefix}{field.name}", inner
-
-
 def exists(key: str) -> bool:
     """Whether a dotted key names a setting or a group of them."""
-    known = [name for name, _ in leaves(Config())]
+    known = [name for name, _ in settings.leaves(DEFAULTS)]
     return any(name == key or name.startswith(f"{key}.") for name in known)
-
-
-def as_yaml(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(as_yaml, value))}]"
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def test_there_are_commands_to_check() -> None:
@@ -148,10 +128,16 @@ def test_settings_and_files_in_the_text_exist(page: Path) -> None:
 
 
 def test_every_setting_is_on_its_page_with_its_default() -> None:
-    rows = re.findall(r"^\| `([^`]+)` \| `([^`]*)` \| (.*?) \|", (ROOT / "docs/settings.md").read_text("utf-8"), re.M)
-    written = {key: default for key, default, _ in rows}
-    assert written == {key: as_yaml(value) for key, value in leaves(Config())}
-    assert all(meaning.strip() for *_, meaning in rows)
+    """The tables are generated: `python docs/settings_page.py` writes them anew."""
+    spec = importlib.util.spec_from_file_location("settings_page", ROOT / "docs/settings_page.py")
+    assert spec and spec.loader
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    text = (ROOT / "docs/settings.md").read_text("utf-8")
+    assert text == generator.page()
+    rows = re.findall(r"^\| `([^`]+)` \| `[^`]*` \| (.*?) \|", text, re.M)
+    assert len(rows) > 90
+    assert [key for key, meaning in rows if not meaning.strip()] == []
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_evaluate_changes_one_part_of_the_protocol(trained: tuple[Path, str], ca
     assert protocol["threshold_source"] == "given for this evaluation"
     assert "threshold 0.4" in said
     code, _, error = call("evaluate", model, photos, "--threshold", 3)
-    assert (code, "A map cannot be cut at 3" in error) == (2, True)
+    assert (code, "threshold cannot be 3" in error) == (2, True)
 
 
 def test_what_was_measured_once_is_not_taken_for_joint_training(

@@ -18,6 +18,7 @@ from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import all_methods, find_method
 from fdcnet.methods.base import State
 from fdcnet.methods.fdcnet import FDCNet
+from fdcnet.models.drift import scaled_compensation
 from fdcnet.models.network import new_network
 from fdcnet.runtime.listener import Epoch, Listener
 from fdcnet.runtime.runtime import Runtime
@@ -220,8 +221,8 @@ def test_drift_targets_chain_through_the_previous_modules(small_dataset: Dataset
     state.network.eval()
     batch = Batch(torch.randn(2, 3, 32, 32), torch.tensor([0, 5]), torch.tensor([True, False]))
     losses = method.drift_losses(state, batch)
-    target = state.previous.compensated(state.previous(batch.images))
-    now = state.network.compensated(state.network(batch.images))
+    target = scaled_compensation(state.previous, state.previous(batch.images))
+    now = scaled_compensation(state.network, state.network(batch.images))
     torch.testing.assert_close(losses["dc_cls"], (now.class_map[:, :4] - target.class_map).square().mean())
     torch.testing.assert_close(losses["dc_loc"], (now.loc_map[:, :4] - target.loc_map).square().mean())
 

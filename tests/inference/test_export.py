@@ -27,7 +27,9 @@ from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
 from fdcnet.models.backbones import BACKBONES
+from fdcnet.models.drift import DriftSettings, add_drift
 from fdcnet.models.network import new_network
+from fdcnet.models.pairs import mix
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.bundle import load_bundle, save_bundle
 from fdcnet.training.task import learn_task
@@ -125,7 +127,7 @@ def test_every_backbone_exports_with_its_compensation(
     )
     network = new_network(config.model, 0)
     network.grow(3)
-    network.add_drift(2, config.drift)
+    add_drift(network, 2, DriftSettings())
     assert network.drift is not None
     for module in (network.drift.class_drift, network.drift.loc_drift):
         torch.nn.init.normal_(module[-1].weight, std=0.02)  # type: ignore[arg-type]
@@ -139,7 +141,7 @@ def test_two_branches_and_cosine_scores_export(small_config: Callable[..., Confi
     config = small_config("aanets", "model.classifier=cosine", "data.crop=64", "data.size=72")
     network = new_network(config.model, 0)
     network.grow(3)
-    network.mix()
+    mix(network)
     save_bundle(State(config, network.eval(), ExemplarMemory(0), ["a", "b", "c"], [2, 1]), tmp_path / "model")
     check = export_onnx(tmp_path / "model", tmp_path / "model.onnx")
     assert max(check.scores, check.maps) < 1e-4

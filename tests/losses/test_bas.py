@@ -26,16 +26,16 @@ def test_foreground_classification_pools_the_mask_and_weighs_every_class_with_it
 
 def test_classification_leaves_out_classes_that_stand_apart() -> None:
     scores = tensor([[9.0, 0.0, 0.0]])
-    apart = tensor([[True, False, False]])
-    assert bas.classification(scores, tensor([1]), apart=apart).item() == pytest.approx(math.log(2))
+    excluded = tensor([[True, False, False]])
+    assert bas.classification(scores, tensor([1]), excluded=excluded).item() == pytest.approx(math.log(2))
 
 
 def test_smoothing_gives_nothing_to_classes_that_stand_apart() -> None:
     scores = tensor([[9.0, 2.0, -1.0, 0.5], [0.3, 1.0, 0.0, -2.0]])
-    apart = tensor([[True, False, False, False], [False] * 4])
+    excluded = tensor([[True, False, False, False], [False] * 4])
     alone = bas.classification(scores[:1, 1:], tensor([0]), 0.1)
     free = bas.classification(scores[1:], tensor([1]), 0.1)
-    assert bas.classification(scores, tensor([1, 1]), 0.1, apart).item() == pytest.approx((alone + free).item() / 2)
+    assert bas.classification(scores, tensor([1, 1]), 0.1, excluded).item() == pytest.approx((alone + free).item() / 2)
 
 
 def test_background_suppression_is_the_mean_ratio() -> None:

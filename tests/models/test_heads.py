@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from fdcnet.models.heads import CosineScores, LinearScores, Localizer
+from fdcnet.models.heads import CosineScores, LinearScores, LocalizerHead
 
 
 @pytest.mark.parametrize("kind", [LinearScores, CosineScores])
@@ -20,7 +20,7 @@ def test_growing_keeps_the_old_scores(kind: type) -> None:
 
 @pytest.mark.parametrize("sharing", [0.0, 0.8])
 def test_growing_keeps_the_old_maps_and_starts_new_ones_as_a_working_mask(sharing: float) -> None:
-    localizer = Localizer(8, sharing)
+    localizer = LocalizerHead(8, sharing)
     localizer.grow(3)
     torch.nn.init.normal_(localizer.weight)
     features = torch.randn(2, 8, 6, 6)
@@ -32,7 +32,7 @@ def test_growing_keeps_the_old_maps_and_starts_new_ones_as_a_working_mask(sharin
 
 
 def test_shared_rows_by_hand() -> None:
-    localizer = Localizer(1, sharing=0.75)
+    localizer = LocalizerHead(1, sharing=0.75)
     localizer.grow(2)
     with torch.no_grad():
         localizer.weight[:, 0, 1, 1] = torch.tensor([1.0, 5.0])  # mean 3
@@ -43,7 +43,7 @@ def test_shared_rows_by_hand() -> None:
 
 @pytest.mark.parametrize("start", [True, False])
 def test_first_rows_are_zero_or_random(start: bool) -> None:
-    localizer = Localizer(4, zero_start=start)
+    localizer = LocalizerHead(4, zero_start=start)
     localizer.grow(2)
     assert bool((localizer.weight == 0).all()) == start
 
@@ -51,7 +51,7 @@ def test_first_rows_are_zero_or_random(start: bool) -> None:
 @pytest.mark.parametrize("sharing", [0.0, 0.8])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_one_map_per_sample_equals_the_full_computation(sharing: float, memory_format: torch.memory_format) -> None:
-    localizer = Localizer(16, sharing)
+    localizer = LocalizerHead(16, sharing)
     localizer.grow(5)
     torch.nn.init.normal_(localizer.weight)
     torch.nn.init.normal_(localizer.bias)

@@ -1,12 +1,14 @@
 import pytest
 import torch
 
-from fdcnet.config import DriftConfig, ModelConfig
+from fdcnet.config import ModelConfig
+from fdcnet.methods.baseline import average_with
+from fdcnet.models.drift import DriftSettings, add_drift, scaled_compensation
 from fdcnet.models.network import LocalizationNetwork, empty_network, new_network
 
 
 def make(**settings: object) -> LocalizationNetwork:
-    settings = {"backbone": "tiny", "weights": "none", "head_width": 16, "score_relu": False, "classifier": "linear"} | settings
+    settings = {"backbone": "tiny", "weights": "none", "head_width": 16, "classifier": "linear"} | settings
     network = new_network(ModelConfig(**settings), seed=0)  # type: ignore[arg-type]
     network.grow(4)
     return network
@@ -73,7 +75,7 @@ def test_drawn_to_an_earlier_network_by_hand() -> None:
             parameter.fill_(1.0)
         for parameter in earlier.parameters():
             parameter.fill_(5.0)
-    network.draw_to(earlier, 0.25)
+    average_with(network, earlier, 0.25)
     assert network.localizer.bias.tolist() == [2.0, 2.0, 2.0, 2.0, 1.0]  # 1 + (5 - 1) / 4; the new class as it was
     assert next(network.backbone.parameters()).unique().tolist() == [2.0]
 
@@ -103,7 +105,7 @@ def test_the_same_seed_gives_the_same_network_and_leaves_the_global_generator_al
 
 def test_an_empty_network_takes_the_state_of_a_grown_one() -> None:
     network = make(sharing=0.5)
-    config = ModelConfig(backbone="tiny", weights="none", head_width=16, score_relu=False, sharing=0.5)
+    config = ModelConfig(backbone="tiny", weights="none", head_width=16, classifier="linear", sharing=0.5)
     twin = empty_network(config, network.lineage.name, 4)
     twin.load_state_dict(network.state_dict())
     images = torch.randn(1, 3, 96, 96)
@@ -113,12 +115,12 @@ def test_an_empty_network_takes_the_state_of_a_grown_one() -> None:
 @pytest.mark.parametrize("place", ["inside", "after"])
 def test_compensation_is_added_to_old_classes_alone(place: str) -> None:
     network = make().eval()
-    network.add_drift(3, DriftConfig(zero_start=False, place=place, loc_scale=0.5))  # type: ignore[arg-type]
+    add_drift(network, 3, DriftSettings(zero_start=False, place=place, loc_scale=0.5))  # type: ignore[arg-type]
     assert network.drift is not None
     plain = network(torch.randn(2, 3, 96, 96))
     class_change = network.drift.class_drift(plain.tail_features)
     loc_change = network.drift.loc_drift(plain.features)
-    better = network.compensated(plain)
+    better = scaled_compensation(network, plain)
     torch.testing.assert_close(better.class_map[:, :3], plain.class_map[:, :3] + class_change)
     assert torch.equal(better.class_map[:, 3:], plain.class_map[:, 3:])
     assert torch.equal(better.masks[:, 3:], plain.masks[:, 3:])
@@ -133,11 +135,11 @@ def test_compensation_starts_as_nothing_and_each_half_can_be_left_out() -> None:
     network = make().eval()
     images = torch.randn(2, 3, 96, 96)
     plain = network(images)
-    network.add_drift(4, DriftConfig())
-    same = network.compensated(network(images))
+    add_drift(network, 4, DriftSettings())
+    same = scaled_compensation(network, network(images))
     assert torch.equal(same.class_map, plain.class_map)
     assert torch.equal(same.loc_map, plain.loc_map)
-    network.add_drift(4, DriftConfig(zero_start=False, classes=False))
-    maps_only = network.compensated(network(images))
+    add_drift(network, 4, DriftSettings(zero_start=False, classes=False))
+    maps_only = scaled_compensation(network, network(images))
     assert torch.equal(maps_only.class_map, plain.class_map)
     assert not torch.allclose(maps_only.loc_map, plain.loc_map)

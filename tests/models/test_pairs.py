@@ -10,14 +10,15 @@ from fdcnet.config import ModelConfig
 from fdcnet.models.backbones import BACKBONES
 from fdcnet.models.boosted import boosted, learning_parts
 from fdcnet.models.network import LocalizationNetwork, Outputs, empty_network
-from fdcnet.models.pairs import Mixture, SideBySide
+from fdcnet.models.pairs import Mixture, SideBySide, is_mixed, mix
 
 SIDE = {"tiny": 32, "resnet50": 64, "inception_v3": 96}
 
 
 def network_of(backbone: str, **options: object) -> LocalizationNetwork:
     torch.manual_seed(0)
-    config = ModelConfig(backbone=backbone, weights="none", head_width=8, localizer_start="random", **options)  # type: ignore[arg-type]
+    settings = {"head_width": 8, "localizer_start": "random", "classifier": "linear"} | options
+    config = ModelConfig(backbone=backbone, weights="none", **settings)  # type: ignore[arg-type]
     return empty_network(config, BACKBONES[backbone].lineages[0].name, 3).eval()
 
 
@@ -36,16 +37,16 @@ def same(first: Outputs, second: Outputs, num_old: int = 3) -> None:
 def test_a_mixed_network_says_what_it_said(backbone: str) -> None:
     network, photos = network_of(backbone, classifier="cosine"), images(backbone)
     before = network(photos)
-    network.mix()
-    assert network.is_mixed
+    mix(network)
+    assert is_mixed(network)
     assert sum(isinstance(module, Mixture) for module in network.modules()) == 4
     same(network(photos), before)
     again = empty_network(
         ModelConfig(backbone=backbone, weights="none", head_width=8, classifier="cosine"),
         network.lineage.name,
         3,
-        mixed=True,
     )
+    mix(again)
     again.load_state_dict(network.state_dict())
     same(again.eval()(photos), before)
     same(copy.deepcopy(network)(photos), before)

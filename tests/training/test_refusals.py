@@ -61,7 +61,7 @@ def test_a_file_name_that_is_no_text_does_no_harm(small_config: Make, tmp_path: 
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
-        ("data.crop=36", "cannot see crops of 36 pixels"),
+        ("data.crop=36", "cannot use crops of 36 pixels"),
         ("data.zoom=0", "data.zoom cannot be 0"),
         ("train.base_epochs=-1", "train.base_epochs cannot be -1"),
         ("distill.temperature=0", "distill.temperature cannot be 0"),
@@ -69,8 +69,8 @@ def test_a_file_name_that_is_no_text_does_no_harm(small_config: Make, tmp_path: 
         ("drift.optim.lr=-1", "drift.optim.lr cannot be -1"),
         ("train.optim.momentum=2", "train.optim.momentum cannot be 2"),
         ("weights.kd_cls=-1", "weights.kd_cls cannot be -1"),
-        ("protocols.0.threshold=3", "A map cannot be cut at 3"),
-        ("protocols.0.iou=5", "Boxes cannot overlap by 5"),
+        ("protocols.0.threshold=3", "threshold cannot be 3"),
+        ("protocols.0.iou=5", "iou cannot be 5"),
     ],
 )
 def test_impossible_settings_are_refused_before_anything_is_written(

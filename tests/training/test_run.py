@@ -377,7 +377,7 @@ def test_a_class_of_a_later_task_can_be_repaired_and_the_run_resumed(
     ("override", "problem"),
     [
         ("memory.budget=3", "cannot hold one of each of 4 classes"),
-        ("data.crop=41", "A crop of 41 pixels cannot be cut from photos of 40"),
+        ("data.crop=41", "A crop of 41 pixels does not fit into photos of 40"),
         ("train.batch_size=0", "train.batch_size cannot be 0"),
         ("train.optim.lr=0", "train.optim.lr cannot be 0"),
         ("protocols=[]", "There is no protocol"),

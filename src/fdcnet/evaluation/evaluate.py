@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fdcnet.config import Config, Protocol, from_dict, refuse_protocol, to_dict
+from fdcnet.config import Config, Protocol, from_dict, to_dict
 from fdcnet.data.records import Record
 from fdcnet.data.sources import open_dataset
 from fdcnet.data.stream import make_stream
@@ -39,7 +39,6 @@ def evaluate(
     if "threshold" in changes:
         changes.setdefault("threshold_source", "given for this evaluation")
     changed = for_model(from_dict(Protocol, to_dict(state.config.protocols[0]) | changes), state)
-    refuse_protocol(changed)
     runtime = Runtime.of(replace(state.config, device=device), cache_dir, listener)
     runtime.place(state.network)
 

@@ -5,15 +5,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0, apart: Tensor | None = None) -> Tensor:
+def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0, excluded: Tensor | None = None) -> Tensor:
     """L_cls (equation 1): cross-entropy of the pooled scores. (B, K), (B,) -> scalar
 
-    `apart` (B, K) names classes with which a sample does not compete: smoothing gives them nothing either.
+    `excluded` (B, K) names classes with which a sample does not compete: smoothing gives them nothing either.
     """
-    if apart is None:
+    if excluded is None:
         return F.cross_entropy(scores.float(), labels, label_smoothing=smoothing)
-    logs = scores.float().masked_fill(apart, -1e4).log_softmax(1)
-    among = logs.masked_fill(apart, 0.0).sum(1) / (~apart).sum(1)
+    logs = scores.float().masked_fill(excluded, -1e4).log_softmax(1)
+    among = logs.masked_fill(excluded, 0.0).sum(1) / (~excluded).sum(1)
     return -((1 - smoothing) * logs.gather(1, labels[:, None])[:, 0] + smoothing * among).mean()
 
 

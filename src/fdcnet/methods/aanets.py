@@ -1,31 +1,45 @@
 """AANets: Rebalancing in a network whose levels are each a stable and a plastic one, mixed by learned shares."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from torch.func import functional_call
 
-from fdcnet.config import OptimConfig
+from fdcnet.config import OptimConfig, Section, number
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import bas
 from fdcnet.methods.base import Losses, Phase, State
 from fdcnet.methods.rebalancing import Rebalancing
+from fdcnet.models.pairs import is_mixed, mix
+
+
+@dataclass(frozen=True)
+class AANetsSettings(Section):
+    """AANets, in addition to `rebalancing`."""
+
+    outer_every: int = number(10, at_least=2)  # ours: all methods then see equally many photos; authors: one pass each
+    """Every Nth step learns the branch shares, on exemplars of all classes."""
+    outer_lr: float = number(0.02, above=0)  # ours, not tuned; at the authors' 1e-8 the shares do not move
+    """Learning rate of the shares."""
 
 
 class AANets(Rebalancing):
     name = "aanets"
-    summary = "Rebalancing with two branches per level, one with fixed filters, one free; their shares are learned."
+    summary = "Rebalancing with two branches per level, one frozen and one free, mixed by learned shares."
+    sections: ClassVar[Mapping[str, type[Section]]] = {**Rebalancing.sections, "aanets": AANetsSettings}
     reference = "Liu et al., Adaptive Aggregation Networks for Class-Incremental Learning, CVPR 2021"
 
     def begin_task(self, state: State, task: Task) -> None:
         super().begin_task(state, task)
-        if task.num_old and not state.network.is_mixed:
-            state.network.mix()
+        if task.num_old and not is_mixed(state.network):
+            mix(state.network)
 
     def phases(self, state: State, task: Task) -> list[Phase]:
         [main] = super().phases(state, task)
         if not task.num_old:
             return [main]
-        config = state.config.aanets
+        config = state.config.section(AANetsSettings)
         learned = {name: value for name, value in main.parameters.items() if value.requires_grad}
         shares = {name: learned.pop(name) for name in list(learned) if name.endswith(".logit")}
         outer = Phase(

@@ -1,4 +1,4 @@
-"""What a method is: the phases of a task and their named losses. The base class is naive fine-tuning of BAS."""
+"""The interface of a method: the phases of a task and their losses. The base class is plain fine-tuning of BAS."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fdcnet.config import Classifier, Config, OptimConfig
+from fdcnet.config import Classifier, Config, OptimConfig, Section
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import bas
 from fdcnet.memory import ExemplarMemory, HeldOut
@@ -20,7 +20,7 @@ Losses = dict[str, Tensor]
 
 @dataclass
 class State:
-    """What passes from task to task."""
+    """Everything that passes from task to task."""
 
     config: Config
     network: LocalizationNetwork
@@ -30,15 +30,14 @@ class State:
     previous: LocalizationNetwork | None = None  # frozen, while a task is being learned
     held_out: HeldOut | None = None
     photo_history: dict[str, bool] = field(default_factory=dict)
-    """Every photo that `fdcnet learn` has had, by its `holdout.identity`: whether it taught (else it measured)."""
-    scaffold: nn.ModuleDict = field(default_factory=nn.ModuleDict)
-    """What else learns in a task and is not kept: in its checkpoints, not in the saved model."""
-
+    """Every photo that `fdcnet learn` was given, by its identity: true for training photos, false for held-out ones."""
+    task_modules: nn.ModuleDict = field(default_factory=nn.ModuleDict)
+    """Modules that are trained in a task but not kept. Checkpoints store them, the saved model does not."""
     discriminant: Discriminant | None = None
-    """The closed-form classifier. Where there is one, it decides the class; the head then only trains the localizer."""
+    """The closed-form classifier. If there is one, it decides the class, and the head only serves training."""
 
     def class_scores(self, outputs: Outputs, classifier: Classifier = "auto") -> Tensor:
-        """Of the discriminant or of the classifier head: (B, K). "auto": of the discriminant where there is one."""
+        """Scores of the discriminant or of the classifier head: (B, K). "auto": the discriminant if there is one."""
         if classifier == "head" or (classifier == "auto" and self.discriminant is None):
             return outputs.scores
         assert self.discriminant is not None, "there is no discriminant"
@@ -47,7 +46,7 @@ class State:
 
     @property
     def task_numbers(self) -> list[int]:
-        """The task (1-based) in which each class came."""
+        """The task (1-based) that introduced each class."""
         return [number for number, size in enumerate(self.task_sizes, start=1) for _ in range(size)]
 
 
@@ -60,41 +59,43 @@ SAMPLING: dict[str, DataKind] = {"natural": "new+memory", "balanced": "balanced"
 
 @dataclass(frozen=True)
 class Phase:
-    """One optimisation run: all that the trainer knows about a method."""
+    """One optimization run. This is all that the trainer knows about a method."""
 
     name: str
     epochs: int
     parameters: dict[str, nn.Parameter]
     losses: Callable[[Batch], Losses]  # named and unweighted
-    training: tuple[nn.Module, ...]  # in train mode; everything else stays as it is
+    training: tuple[nn.Module, ...]  # modules in train mode; the mode of others does not change
     optim: OptimConfig
-    is_head: Callable[[str], bool] = lambda name: True  # learned from scratch, so at the higher rate
-    weights: dict[str, float] = field(default_factory=dict)  # of the losses; 1 where none is given
+    is_head: Callable[[str], bool] = lambda name: True  # parameters that train at the higher rate
+    weights: dict[str, float] = field(default_factory=dict)  # of the losses; 1 unless given
     data: DataKind = "new+memory"
-    warmup: Mapping[str, float] = field(default_factory=dict)  # loss -> share of the phase over which it rises
-    after: Callable[[], None] = lambda: None  # what follows its last epoch
-    outer: "Phase | None" = None  # bilevel: each `outer_every`-th step has this one's photos, losses and parameters
+    warmup: Mapping[str, float] = field(default_factory=dict)  # loss -> fraction of the phase
+    after: Callable[[], None] = lambda: None  # called after the last epoch
+    outer: "Phase | None" = None  # bilevel: every `outer_every`-th step is a step of this phase
     outer_every: int = 10
 
     def at(self, step: int) -> "Phase":
-        """The phase to which a step (from 0) of an epoch belongs: this one, or the outer one (never the first)."""
+        """The phase that a step (0-based) of an epoch belongs to: this one or the outer one."""
         return self.outer if self.outer and step % self.outer_every == 1 else self
 
 
 class Method:
-    """Subclasses say what makes them different and nothing else."""
+    """Subclasses override only what makes them different."""
 
     name: ClassVar[str] = "finetune"
     summary: ClassVar[str] = ""
     reference: ClassVar[str] = ""
     uses_memory: ClassVar[bool] = False
-    keeps_previous: ClassVar[bool] = False  # needs the network as it was before the task
-    one_task: ClassVar[bool] = False  # sees the data of all tasks at once
-    imprints: ClassVar[bool] = False  # new classes start with the mean features of their photos as weights
-    classifier: ClassVar[Literal["linear", "cosine"] | None] = None  # the one it needs; None: either will do
+    keeps_previous: ClassVar[bool] = False  # needs the network from before the task
+    one_task: ClassVar[bool] = False  # gets the data of all tasks at once
+    light: ClassVar[bool] = False  # can train with a frozen backbone (train.views)
+    sections: ClassVar[Mapping[str, type[Section]]] = {}  # its own settings, by the name of their section
+    imprints: ClassVar[bool] = False  # initialize new classes with the mean features of their photos
+    classifier: ClassVar[Literal["linear", "cosine"] | None] = None  # the one it needs; None: any
 
     def begin_task(self, state: State, task: Task) -> None:
-        """Grow the heads; the outputs for old classes stay unchanged."""
+        """Add the new classes to the heads. The outputs for old classes do not change."""
         if self.keeps_previous and task.num_old:
             state.previous = state.network.frozen_copy()
         state.network.grow(len(task.classes))
@@ -127,18 +128,18 @@ class Method:
         return {"cls_fg": weights.cls_fg, "bas": weights.bas, "area": weights.area}
 
     def end_task(self, state: State, task: Task) -> None:
-        state.previous, state.scaffold = None, nn.ModuleDict()
+        state.previous, state.task_modules = None, nn.ModuleDict()
 
     def outputs(self, state: State, images: Tensor, maps: bool = True) -> Outputs:
-        """What the finished model says about images, for all classes so far; without `maps` no localization."""
+        """The outputs of the finished model for all classes so far."""
         return self.finish(state, state.network(images, maps=maps))
 
     def finish(self, state: State, outputs: Outputs) -> Outputs:
-        """What the method adds to the network's own outputs."""
+        """Change the network's outputs when the model is used, for example by compensation."""
         return outputs
 
     def masks_of(self, state: State, outputs: Outputs, labels: Tensor) -> Tensor:
-        """The masks that `outputs` would have had for one class per image, where it was called without `maps`."""
+        """The masks of one class per image, from outputs made without maps: (B, H1, W1)"""
         return state.network.masks_of(outputs, labels)
 
 
@@ -148,21 +149,22 @@ def wsol_losses(
     batch: Batch,
     *,
     network: LocalizationNetwork | None = None,
-    apart: Tensor | None = None,
+    excluded: Tensor | None = None,
     divisor: Tensor | float = 1.0,
 ) -> Losses:
-    """L_wsol (equation 6), term by term and unweighted; of another `network` than the one that is kept, if given.
+    """L_wsol (equation 6), term by term and unweighted.
 
-    In both softmaxes, a photo does not compete with the classes in `apart` (B, K), and scores are divided by `divisor`.
+    `network`: the network that made the outputs, if it is not `state.network`. In both softmaxes, scores are divided by
+    `divisor`, and a photo does not compete with the classes in `excluded` (B, K).
     """
     weights, train = state.config.weights, state.config.train
     masks, pressure = outputs.masks, torch.ones_like(batch.labels, dtype=torch.float32)
-    if apart is None and train.separate_softmax and state.previous is not None:
-        apart = old_apart(batch, state.previous.num_classes, outputs)
-    losses = {"cls": bas.classification(outputs.scores / divisor, batch.labels, train.label_smoothing, apart)}
+    if excluded is None and train.separate_softmax and state.previous is not None:
+        excluded = excluded_old(batch, state.previous.num_classes, outputs)
+    losses = {"cls": bas.classification(outputs.scores / divisor, batch.labels, train.label_smoothing, excluded)}
     if weights.cls_fg:
         foreground = bas.foreground_scores(outputs.activation_map, masks) / divisor
-        losses["cls_fg"] = bas.classification(foreground, batch.labels, apart=apart)
+        losses["cls_fg"] = bas.classification(foreground, batch.labels, excluded=excluded)
     if weights.bas:
         background = (network or state.network).background_score(outputs.features, masks, batch.labels)
         image = bas.class_score(outputs.activation_map, batch.labels)
@@ -173,8 +175,8 @@ def wsol_losses(
     return losses
 
 
-def old_apart(batch: Batch, num_old: int, outputs: Outputs) -> Tensor:
-    """Separated softmax: a photo of a new class, unless it is there as an exemplar, does not compete with old classes.
+def excluded_old(batch: Batch, num_old: int, outputs: Outputs) -> Tensor:
+    """Separated softmax: photos of new classes do not compete with old classes, unless they are exemplars.
 
     -> (B, K) bool
     """

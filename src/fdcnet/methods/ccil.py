@@ -1,22 +1,38 @@
 """CCIL: each step sees new photos, which compete among the new classes, and as many exemplars of all classes."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
+from fdcnet.config import Section, number
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import distillation as kd
-from fdcnet.methods.base import Losses, Method, Phase, State, old_apart, wsol_losses
+from fdcnet.methods.base import Losses, Method, Phase, State, excluded_old, wsol_losses
 from fdcnet.models.network import Outputs
+
+
+@dataclass(frozen=True)
+class CCILSettings(Section):
+    """CCIL."""
+
+    kd: float = number(1.0, at_least=0)  # CCIL's code, ImageNet-100: 100, of a mean over 100 old classes
+    """Weight of distillation."""
+    power: float = number(0.66, at_least=0)  # CCIL's code
+    """The weight is multiplied by this power of (all classes / new classes)."""
+    temperature: float = number(2.0, above=0)  # CCIL
+    """Temperature of the distilled class probabilities."""
 
 
 class CCIL(Method):
     name = "ccil"
-    summary = "Pairs new photos with exemplars of all classes; only the latter compare old with new. Distils scores."
+    summary = "Pairs new photos with exemplars of all classes; only exemplars compare old with new. Distills scores."
     reference = "Mittal et al., Essentials for Class Incremental Learning, CVPR Workshops 2021"
     uses_memory = True
     keeps_previous = True
     classifier = "cosine"
+    sections: ClassVar[Mapping[str, type[Section]]] = {"ccil": CCILSettings}
 
     def phases(self, state: State, task: Task) -> list[Phase]:
         [main] = super().phases(state, task)
@@ -26,13 +42,16 @@ class CCIL(Method):
         """Means over the whole batch: half of what the authors' sums over its two halves are, in every term."""
         if state.previous is None:
             return wsol_losses(state, outputs, batch)
-        config, num_old = state.config.ccil, state.previous.num_classes
-        losses = wsol_losses(state, outputs, batch, apart=old_apart(batch, num_old, outputs))
+        config, num_old = state.config.section(CCILSettings), state.previous.num_classes
+        losses = wsol_losses(state, outputs, batch, excluded=excluded_old(batch, num_old, outputs))
         with torch.no_grad():
             before = state.previous(batch.images, maps=False).scores
         losses["kd_cls"] = kd.kd_classes(outputs.scores, before, config.temperature)
         return losses
 
     def weights(self, state: State, task: Task) -> dict[str, float]:
-        config, num_new = state.config.ccil, max(1, len(task.classes))  # more photos of known classes add no class
+        config, num_new = (
+            state.config.section(CCILSettings),
+            max(1, len(task.classes)),
+        )  # more photos of known classes add no class
         return super().weights(state, task) | {"kd_cls": config.kd * (task.num_classes / num_new) ** config.power}

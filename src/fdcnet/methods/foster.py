@@ -1,11 +1,14 @@
 """FOSTER: a second network learns what the frozen one lacks; then a single student learns from both."""
 
 import copy
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from fdcnet.config import Section, number
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import bas, peers
 from fdcnet.methods.base import Losses, Method, Phase, State, wsol_losses
@@ -14,27 +17,46 @@ from fdcnet.models.heads import LinearScores
 from fdcnet.models.network import LocalizationNetwork
 
 
+@dataclass(frozen=True)
+class FosterSettings(Section):
+    """FOSTER: boosting, then compression."""
+
+    boost_share: float = number(0.57, above=0, below=1)  # FOSTER's code: 170 epochs and 130
+    """Fraction of a later task's epochs used for boosting. The rest is compression."""
+    boost_beta: float = number(0.97, above=0, below=1)  # FOSTER's code, ImageNet-100
+    """Logit alignment while boosting: how quickly additional photos of a class count less."""
+    compress_beta: float = number(0.97, above=0, below=1)  # FOSTER's code, ImageNet-100
+    """The same for the balanced distillation."""
+    kd: float = number(1.0, at_least=0)  # FOSTER's code
+    """Weight of distillation while boosting."""
+    temperature: float = number(2.0, above=0)  # FOSTER
+    """Temperature of the distilled class probabilities."""
+    compress_weight_decay: float = number(0.0, at_least=0)  # FOSTER's code
+    """Weight decay while compressing."""
+
+
 class FOSTER(Method):
     name = "foster"
-    summary = "Replays a memory; boosts the frozen network with a second one, then distils both into a single student."
+    summary = "Replays a memory; boosts the frozen network with a second one, then distills both into one student."
     reference = "Wang et al., FOSTER: Feature Boosting and Compression, ECCV 2022"
     uses_memory = True
     keeps_previous = True
     classifier = "linear"
+    sections: ClassVar[Mapping[str, type[Section]]] = {"foster": FosterSettings}
 
     def begin_task(self, state: State, task: Task) -> None:
         """The student is the network itself, grown from the old one."""
         super().begin_task(state, task)
         if state.previous:
-            state.scaffold["teacher"] = boosted(state.previous, len(task.classes))
-            state.scaffold["expert"] = copy.deepcopy(state.network.classifier.output)
+            state.task_modules["teacher"] = boosted(state.previous, len(task.classes))
+            state.task_modules["expert"] = copy.deepcopy(state.network.classifier.output)
 
     def phases(self, state: State, task: Task) -> list[Phase]:
         [main] = super().phases(state, task)
         if not task.num_old:
             return [main]
-        config, teacher = state.config.foster, self.teacher_of(state)
-        learned = {name: value for name, value in state.scaffold.named_parameters() if value.requires_grad}
+        config, teacher = state.config.section(FosterSettings), self.teacher_of(state)
+        learned = {name: value for name, value in state.task_modules.named_parameters() if value.requires_grad}
         boost_epochs = max(1, round(config.boost_share * main.epochs))
         counts = photos_per_class(state, task)
         boost_rarity = peers.rarity(counts, config.boost_beta)
@@ -60,7 +82,11 @@ class FOSTER(Method):
 
     def boost_losses(self, state: State, batch: Batch, rarity: Tensor) -> Losses:
         assert state.previous is not None
-        config, teacher, expert = state.config.foster, self.teacher_of(state), state.scaffold["expert"]
+        config, teacher, expert = (
+            state.config.section(FosterSettings),
+            self.teacher_of(state),
+            state.task_modules["expert"],
+        )
         assert isinstance(expert, LinearScores)
         outputs = teacher(batch.images, batch.labels)
         old_features, new_features = outputs.class_features.chunk(2, dim=1)
@@ -80,12 +106,12 @@ class FOSTER(Method):
         outputs = state.network(batch.images, batch.labels)
         losses = wsol_losses(state, outputs, batch, divisor=rarity)
         del losses["cls"]
-        temperature = state.config.foster.temperature
+        temperature = state.config.section(FosterSettings).temperature
         return losses | {"bkd": peers.balanced_distillation(outputs.scores, taught, rarity, temperature)}
 
     @staticmethod
     def teacher_of(state: State) -> LocalizationNetwork:
-        teacher = state.scaffold["teacher"]
+        teacher = state.task_modules["teacher"]
         assert isinstance(teacher, LocalizationNetwork)
         return teacher
 

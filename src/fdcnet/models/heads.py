@@ -89,7 +89,7 @@ class CosineScores(nn.Module):
         return _rows_times(F.normalize(self.weight[labels], dim=1), class_features)
 
 
-class Localizer(nn.Module):
+class LocalizerHead(nn.Module):
     """3x3 convolution from shared features to the localization logits of each class."""
 
     def __init__(self, channels: int, sharing: float = 0.0, zero_start: bool = False) -> None:

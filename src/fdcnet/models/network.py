@@ -1,20 +1,18 @@
 """The localization network of BAS: shared features, a classifier with its own tail, and a localizer."""
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fdcnet.config import DriftConfig, ModelConfig
+from fdcnet.config import ModelConfig
 from fdcnet.models.backbones import build_backbone
 from fdcnet.models.backbones.base import Backbone
 from fdcnet.models.discriminant import Layer
-from fdcnet.models.drift import DriftModules
-from fdcnet.models.heads import CosineScores, LinearScores, Localizer
-from fdcnet.models.pairs import Mixture
+from fdcnet.models.heads import CosineScores, LinearScores, LocalizerHead
 from fdcnet.models.weights import pretrained_backbone
 
 
@@ -109,9 +107,8 @@ class LocalizationNetwork(nn.Module):
         self.lineage = backbone.lineage
         self.backbone: nn.Module = backbone.shared
         self.classifier = Classifier(backbone.tail, backbone.tail_channels, config)
-        self.localizer = Localizer(backbone.shared_channels, config.sharing, config.localizer_start == "zero")
-        self.drift: DriftModules | None = None
-        self.drift_config = DriftConfig()
+        self.localizer = LocalizerHead(backbone.shared_channels, config.sharing, config.localizer_start == "zero")
+        self.drift: nn.Module | None = None  # see models/drift.py
         self.widths = (backbone.shared_channels, backbone.tail_channels, config.head_width)
 
     @property
@@ -144,83 +141,18 @@ class LocalizationNetwork(nn.Module):
         erased = features.detach() * (1 - masks).to(features.dtype)
         return functional_call(_ScoreOf(self.classifier), frozen | buffers, (erased, labels))
 
-    @property
-    def is_mixed(self) -> bool:
-        return isinstance(self.classifier.tail, Mixture)
-
-    def mix(self) -> None:
-        """Every level becomes a stable and a plastic copy of itself; the outputs stay what they are."""
-        for name, level in list(self.backbone.named_children()):
-            setattr(self.backbone, name, Mixture(level))
-        self.classifier.tail = Mixture(self.classifier.tail)
-
-    def add_drift(self, num_old: int, config: DriftConfig) -> None:
-        """Fresh compensation modules for the first `num_old` classes."""
-        device = self.localizer.weight.device
-        drift = DriftModules(*self.widths, num_old, config.zero_start)
-        self.drift = drift.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.drift_config = config
-
-    def corrected(self, outputs: Outputs) -> Outputs:
-        """What the modules are trained for: old classes get their whole compensation, on scores and logits."""
-        class_change, loc_change = self._changes(outputs)
-        return replace(outputs, class_map=outputs.class_map + class_change, loc_map=outputs.loc_map + loc_change)
-
-    def compensated(self, outputs: Outputs) -> Outputs:
-        """Equation 11, with the settings' scales and place: old classes are compensated, new ones left as they are."""
-        config = self.drift_config
-        class_change, loc_change = self._changes(outputs)
-        outputs = replace(outputs, class_map=outputs.class_map + config.class_scale * class_change)
-        if config.place == "inside":
-            return replace(outputs, loc_map=outputs.loc_map + config.loc_scale * loc_change)
-        return replace(outputs, mask_change=config.loc_scale * loc_change)
-
-    def masks_of(self, outputs: Outputs, labels: Tensor, compensate: bool = False) -> Tensor:
-        """The mask of one class per image, from outputs that were made without maps: (B, H1, W1)"""
-        logits = self.localizer.of_class(outputs.features, labels).float()
-        change: Tensor | float = 0.0
-        if compensate and self.drift is not None and self.drift_config.maps:
-            changes = pad_classes(self.drift.loc_drift(outputs.features).float(), self.num_classes - self.drift.num_old)
-            change = (
-                self.drift_config.loc_scale * changes[torch.arange(len(labels), device=labels.device), labels, None]
-            )
-        inside = self.drift_config.place == "inside"
-        return ((logits + change).sigmoid() if inside else logits.sigmoid() + change)[:, 0]
-
-    def _changes(self, outputs: Outputs) -> tuple[Tensor | float, Tensor | float]:
-        """Compensation of class map and logits, in float32: the change may be finer than the steps of bfloat16."""
-        class_change: Tensor | float = 0.0
-        loc_change: Tensor | float = 0.0
-        if self.drift is not None:
-            num_new = self.num_classes - self.drift.num_old
-            if self.drift_config.classes:
-                class_change = pad_classes(self.drift.class_drift(outputs.tail_features).float(), num_new)
-            if self.drift_config.maps and outputs.loc_map.shape[1]:
-                loc_change = pad_classes(self.drift.loc_drift(outputs.features).float(), num_new)
-        return class_change, loc_change
+    def masks_of(self, outputs: Outputs, labels: Tensor) -> Tensor:
+        """The mask of one class per image, from outputs made without maps: (B, H1, W1)"""
+        return self.localizer.of_class(outputs.features, labels).float().sigmoid()[:, 0]
 
     @staticmethod
     def is_head(name: str) -> bool:
         """Whether a parameter is learned from scratch, so at a higher rate than the pretrained rest."""
         return name.startswith(("classifier.hidden.", "classifier.output.", "localizer."))
 
-    @torch.no_grad()
-    def draw_to(self, earlier: "LocalizationNetwork", share: float) -> None:
-        """Average parameters and statistics with an earlier network's; classes that it lacks stay as they are."""
-        then = earlier.state_dict()
-        for name, value in self.state_dict().items():
-            if name in then and value.is_floating_point() and not name.startswith("drift."):
-                known = value[: len(then[name])] if value.dim() else value
-                known.lerp_(then[name], share)
-
     def frozen_copy(self) -> "LocalizationNetwork":
         """The network as it is now, as the reference of a later task."""
         return copy.deepcopy(self).requires_grad_(False).eval()
-
-
-def pad_classes(maps: Tensor, num_new: int) -> Tensor:
-    """Zero maps for classes that came later: (B, K_old, H, W) -> (B, K, H, W)"""
-    return F.pad(maps, (0, 0, 0, 0, 0, num_new))
 
 
 def new_network(config: ModelConfig, seed: int) -> LocalizationNetwork:
@@ -230,19 +162,8 @@ def new_network(config: ModelConfig, seed: int) -> LocalizationNetwork:
         return LocalizationNetwork(pretrained_backbone(config.backbone, config.weights, config.cut), config)
 
 
-def empty_network(
-    config: ModelConfig,
-    lineage: str,
-    num_classes: int,
-    num_compensated: int = 0,
-    drift: DriftConfig | None = None,
-    mixed: bool = False,
-) -> LocalizationNetwork:
-    """The same graph without its values, to be filled from a file."""
+def empty_network(config: ModelConfig, lineage: str, num_classes: int) -> LocalizationNetwork:
+    """The network without its values, to be filled from a file."""
     network = LocalizationNetwork(build_backbone(config.backbone, lineage, config.cut), config)
     network.grow(num_classes)
-    if mixed:
-        network.mix()
-    if num_compensated:
-        network.add_drift(num_compensated, drift or DriftConfig())
     return network

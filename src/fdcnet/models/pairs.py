@@ -1,10 +1,12 @@
-"""Two modules in the place of one: the mixed branches of AANets, and the two networks of FOSTER side by side."""
+"""Two modules in place of one: the mixed branches of AANets, and the two networks of FOSTER side by side."""
 
 import copy
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+
+from fdcnet.models.network import LocalizationNetwork
 
 
 class FilterScale(nn.Module):
@@ -21,8 +23,8 @@ class FilterScale(nn.Module):
 class Mixture(nn.Module):
     """A stable and a plastic copy of a module, and the learned share of the stable one in their common output.
 
-    The filters of the stable copy are fixed for ever and only scaled. A training step takes the share as given: it is
-    learned in evaluation mode, on other photos.
+    The filters of the stable copy are frozen and only scaled. Training steps do not change the share: it is learned in
+    evaluation mode, on other photos.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -53,6 +55,17 @@ class SideBySide(nn.Module):
         # Slices of channels-last features are not: the fast depthwise kernels want their own copy.
         parts = (part.contiguous(memory_format=torch.channels_last) for part in x.tensor_split([self.split], dim=1))
         return torch.cat([half(part) for half, part in zip((self.first, self.second), parts, strict=True)], dim=1)
+
+
+def is_mixed(network: LocalizationNetwork) -> bool:
+    return isinstance(network.classifier.tail, Mixture)
+
+
+def mix(network: LocalizationNetwork) -> None:
+    """Replace every level by a stable and a plastic copy of itself. The outputs do not change."""
+    for name, level in list(network.backbone.named_children()):
+        setattr(network.backbone, name, Mixture(level))
+    network.classifier.tail = Mixture(network.classifier.tail)
 
 
 def _with_fixed_filters(module: nn.Module) -> nn.Module:

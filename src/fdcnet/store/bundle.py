@@ -15,7 +15,9 @@ from fdcnet.files import creating, old_name, remove_folder
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.discriminant import Discriminant
+from fdcnet.models.drift import DriftSettings, add_drift, drift_of
 from fdcnet.models.network import LocalizationNetwork, empty_network
+from fdcnet.models.pairs import is_mixed, mix
 from fdcnet.store.description import FORMAT, check_file, has_file, problems, read_description, read_file, seal
 from fdcnet.store.layout import (
     CURRENT,
@@ -73,8 +75,8 @@ def write_bundle(state: State, new: Path, learned: Mapping[str, Any] | None = No
         "lineage": state.network.lineage.name,
         "classes": [{"name": name, "task": task} for name, task in zip(state.classes, state.task_numbers, strict=True)],
         "task_sizes": state.task_sizes,
-        "num_compensated": state.network.drift.num_old if state.network.drift else 0,
-        "mixed": state.network.is_mixed,
+        "num_compensated": drift.num_old if (drift := drift_of(state.network)) else 0,
+        "mixed": is_mixed(state.network),
         "config": to_dict(state.config),
     }
     seal(new, description)
@@ -134,14 +136,12 @@ def _load(path: Path, memory: bool) -> State:
 
 def _read_network(path: Path, description: dict[str, Any], config: Config) -> LocalizationNetwork:
     def build() -> LocalizationNetwork:
-        return empty_network(
-            config.model,
-            description["lineage"],
-            len(description["classes"]),
-            description["num_compensated"],
-            config.drift,
-            description.get("mixed", False),
-        )
+        network = empty_network(config.model, description["lineage"], len(description["classes"]))
+        if description.get("mixed", False):
+            mix(network)
+        if description["num_compensated"]:
+            add_drift(network, description["num_compensated"], config.section(DriftSettings))
+        return network
 
     with reading(path / "fdcnet.json"), torch.device("meta"):
         shapes = {name: tuple(value.shape) for name, value in build().state_dict().items()}

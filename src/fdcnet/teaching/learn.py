@@ -35,7 +35,6 @@ from fdcnet.teaching import defaults as plan
 from fdcnet.teaching.holdout import FEWEST_PHOTOS, Sorted, sort_photos
 from fdcnet.training.checks import refuse_settings
 from fdcnet.training.exemplars import pooled_features
-from fdcnet.training.light import LIGHT_METHODS
 from fdcnet.training.seeding import seed_of
 from fdcnet.training.task import learn_task
 
@@ -200,7 +199,7 @@ def _is_light(model: Path, old: State | None, device: torch.device, num_photos: 
     if last is not None:
         return bool(last)
     if old is not None:
-        return device.type == "cpu" and old.config.method in LIGHT_METHODS
+        return device.type == "cpu" and find_method(old.config.method).light
     network = changed(Config(), given).model
     return plan.light_is_enough(device, num_photos) and network.weights != "none" and network.backbone != "tiny"
 

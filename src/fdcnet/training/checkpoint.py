@@ -30,16 +30,20 @@ class Position:
 class Checkpoint:
     position: Position
     network: dict[str, Tensor]
-    scaffold: dict[str, Tensor]
+    task_modules: dict[str, Tensor]
     momenta: dict[str, Tensor]
 
 
 def save_checkpoint(
-    run_dir: Path, position: Position, network: nn.Module, momenta: dict[str, Tensor], scaffold: nn.Module | None = None
+    run_dir: Path,
+    position: Position,
+    network: nn.Module,
+    momenta: dict[str, Tensor],
+    task_modules: nn.Module | None = None,
 ) -> None:
     parts = {
         "network": network.state_dict(),
-        "scaffold": scaffold.state_dict() if scaffold else {},
+        "scaffold": task_modules.state_dict() if task_modules else {},
         "momentum": momenta,
     }
     tensors = {

@@ -20,7 +20,6 @@ from fdcnet.data.records import Batch
 from fdcnet.methods.base import State
 from fdcnet.runtime.runtime import Runtime
 
-LIGHT_METHODS = ("finetune", "joint", "baseline", "fdcnet")  # others have networks that are not held here
 IN_MEMORY = 3e9  # bytes; more go to a file without a name
 CHUNK = 8
 

@@ -100,7 +100,7 @@ class RunFolder(Journal):
         waited = time.monotonic() - self.last_save
         if epoch.number == phase.epochs or waited > 60 * self.config.train.checkpoint_minutes:
             momenta = optim.momenta(optimizer, phase)
-            checkpoint.save_checkpoint(self.path, position, state.network, momenta, state.scaffold)
+            checkpoint.save_checkpoint(self.path, position, state.network, momenta, state.task_modules)
             self.last_save = time.monotonic()
 
     def _record_epoch(self, task: int, phase: Phase, epoch: Epoch) -> None:

@@ -54,7 +54,7 @@ def learn_task(
         checkpoint = journal.resume(task)
         if checkpoint:
             state.network.load_state_dict(checkpoint.network)
-            state.scaffold.load_state_dict(checkpoint.scaffold)
+            state.task_modules.load_state_dict(checkpoint.task_modules)
         phases = method.phases(state, task)
         draw, key = any(map(needs_drawn, phases)), (state.config.seed, task.number)
         photos = gather_photos(new.pixels, labels_of(new, task), state.memory, task, draw, key)

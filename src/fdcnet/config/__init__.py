@@ -1,0 +1,56 @@
+"""Settings: what they are (`schema`), and how they are read (`loading`)."""
+
+from fdcnet.config.loading import (
+    RECIPES,
+    changed,
+    find_recipe,
+    from_dict,
+    leaves,
+    load,
+    parse_overrides,
+    read_recipe,
+    recipe_names,
+    to_dict,
+    to_yaml,
+)
+from fdcnet.config.schema import (
+    Classifier,
+    Config,
+    DataConfig,
+    LdaConfig,
+    LossWeights,
+    MemoryConfig,
+    ModelConfig,
+    OptimConfig,
+    Protocol,
+    TrainConfig,
+    protocol_names,
+)
+from fdcnet.config.section import Section, number
+
+__all__ = [
+    "RECIPES",
+    "Classifier",
+    "Config",
+    "DataConfig",
+    "LdaConfig",
+    "LossWeights",
+    "MemoryConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "Protocol",
+    "Section",
+    "TrainConfig",
+    "changed",
+    "find_recipe",
+    "from_dict",
+    "leaves",
+    "load",
+    "number",
+    "parse_overrides",
+    "protocol_names",
+    "read_recipe",
+    "recipe_names",
+    "to_dict",
+    "to_yaml",
+]
