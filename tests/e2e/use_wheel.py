@@ -52,8 +52,9 @@ class Installed:
         server = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True)
         try:
             assert server.stdout is not None
-            link = server.stdout.readline().strip()
-            question = urllib.request.Request(f"{link}api/look", photo.read_bytes(), {"Content-Type": "image/jpeg"})
+            address, _, token = server.stdout.readline().strip().partition("?token=")
+            headers = {"Content-Type": "image/jpeg", "Authorization": f"Bearer {token}"}
+            question = urllib.request.Request(f"{address}api/predict", photo.read_bytes(), headers)
             with urllib.request.urlopen(question, timeout=120) as answer:
                 return json.load(answer)
         finally:
