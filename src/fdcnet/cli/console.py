@@ -1,19 +1,40 @@
 """Where the command prints, and progress: bars in a terminal, plain lines elsewhere."""
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
+from rich.segment import Segment
 
 from fdcnet.data.records import Task
-from fdcnet.errors import count
+from fdcnet.errors import count, printable
 from fdcnet.runtime.listener import Epoch, Listener
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+
+class _Printable(RenderHook):
+    """Escapes control characters in all output: a file name must not send commands to the terminal."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_PrintableText(renderable) for renderable in renderables]
+
+
+class _PrintableText:
+    def __init__(self, content: ConsoleRenderable) -> None:
+        self.content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self.content, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
 console = Console(soft_wrap=True, emoji=False)  # a path may hold :words: between colons
 errors = Console(stderr=True, soft_wrap=True, emoji=False)
+for _output in (console, errors):
+    _output.push_render_hook(_Printable())
 
 
 def watcher() -> Listener:
