@@ -151,7 +151,7 @@ def test_wrong_boxes_are_counted_and_shown(run: Path) -> None:
         "0 too large",
         "7 elsewhere",
     ]
-    assert [words(title) for title in part.findall(".//h4")] == ["Too small"]
+    assert [words(title) for title in part.findall("./article/h3")] == ["Too small"]
     assert len(part.findall(".//img")) == 1
 
 
