@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fdcnet.config import Config, Protocol, from_dict, refuse_protocol, to_dict
+from fdcnet.data.cache import default_cache_dir
 from fdcnet.data.records import Record
 from fdcnet.data.sources import open_dataset
 from fdcnet.data.stream import make_stream
@@ -40,7 +41,7 @@ def evaluate(
         changes.setdefault("threshold_source", "given for this evaluation")
     changed = from_dict(Protocol, to_dict(state.config.protocols[0]) | changes)
     refuse_protocol(changed)
-    runtime = Runtime.of(replace(state.config, device=device), cache_dir, listener)
+    runtime = Runtime.of(replace(state.config, device=device), cache_dir or default_cache_dir(), listener)
     runtime.place(state.network)
 
     name, test = _test_photos(state.config, data, runtime.listener)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fdcnet.config import Config
-from fdcnet.data.cache import PixelCache
+from fdcnet.data.cache import PixelCache, default_cache_dir
 from fdcnet.data.records import Dataset, Task
 from fdcnet.data.stream import make_stream
 from fdcnet.errors import UserError
@@ -47,7 +47,8 @@ def train(
     sizes = (0, 0) if method.one_task else (config.data.base_classes, config.data.step_classes)
     stream = make_stream(dataset, *sizes, order=config.data.order, seed=config.seed, holdout=config.data.holdout)
     folder = RunFolder(run_dir, config, method, stream, dataset.name)
-    return Learner(config, method, stream, folder, Runtime.of(config, cache_dir, listener)).run(resume, base_model)
+    runtime = Runtime.of(config, cache_dir or default_cache_dir(), listener)
+    return Learner(config, method, stream, folder, runtime).run(resume, base_model)
 
 
 class Learner:
