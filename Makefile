@@ -6,7 +6,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 # Waiting threads that sleep instead of spinning: several times as fast where other programs want the same cores.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help setup demo test test-long test-oldest test-newest wheel-test lint docs clean
+.PHONY: help setup demo test test-long soak test-oldest test-newest wheel-test lint docs clean
 
 help:
 	@echo "make setup   create .venv with the fdcnet command"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-long   the tests that make test leaves out because they take minutes"
 	@echo "make test-oldest, make test-newest   a slice of the tests with the lowest and newest dependencies but torch"
 	@echo "make wheel-test   build the wheel, install it elsewhere, and use it as a new user would"
+	@echo "make soak    try to break it: fuzzed inputs, flipped bits, links, kills (hours; ROW=name runs one row)"
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    build the documentation as a site in site/"
 
@@ -32,6 +33,8 @@ test-long: .venv/dev.done
 docs: .venv/docs.done
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "Open site/index.html"
+soak: .venv/dev.done
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py --row "$(ROW)"
 
 # What touches other packages most; the rest of the tests adds hours and no dependency.
 SLICE := tests/test_registry.py tests/test_config.py tests/cli/test_cli.py tests/data/test_check.py tests/store/test_bundle.py \

@@ -10,6 +10,7 @@ import os
 import platform
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 import fdcnet
 from fdcnet import geometry
 from fdcnet.cli.console import Lines
-from fdcnet.data.records import Dataset, Record
+from fdcnet.data.records import Record
 from fdcnet.store.record import commit, write_json
 from fdcnet.teaching.label import label
 
@@ -41,20 +42,24 @@ def main() -> None:
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
     sets = {"cub": (options.cub, 20, 30), "pets": (options.pets, 10, None)}
-    results = {name: measure(name, *source, options.work, options.cache) for name, source in sets.items()}
+    results = {}
+    for name, (source, num_classes, per_class) in sets.items():
+        dataset = fdcnet.read_dataset(source, classes=num_classes)
+        model = options.work / name / "out" / "model"
+        results[name] = measure(first_photos(dataset.train, per_class), options.work / name, None, options.cache)
+        results[f"{name}, test photos"] = measure(dataset.test, options.work / f"{name}-test", model, options.cache)
     write_json(options.out, facts | {"results": results})
 
 
-def measure(name: str, source: Path, num_classes: int, per_class: int | None, work: Path, cache: Path | None) -> Any:
-    records = first_photos(fdcnet.read_dataset(source, classes=num_classes), per_class)
-    folder = work / name
+def measure(records: Sequence[Record], folder: Path, model: Path | None, cache: Path | None) -> dict[str, Any]:
+    """Label photos with the model that is learned from them, or with a model that has not seen them."""
     for record in records:
         place = folder / "photos" / record.label / record.path.name
         place.parent.mkdir(parents=True, exist_ok=True)
         if not place.exists():
             place.symlink_to(record.path)
     watch = Stopwatch()
-    report = label(folder / "photos", folder / "out", device="cpu", cache_dir=cache, listener=watch)
+    report = label(folder / "photos", folder / "out", model=model, device="cpu", cache_dir=cache, listener=watch)
     true_boxes = {f"{record.label}/{record.path.name}": record.boxes_xyxy for record in records}
     rows = [
         (photo.confidence, max_iou(photo.annotations[0].box_xyxy, true_boxes[photo.name]))
@@ -82,9 +87,9 @@ class Stopwatch(Lines):
             self.num_photos, self.cpu_seconds = done - 1, time.process_time() - self.started
 
 
-def first_photos(dataset: Dataset, per_class: int | None) -> list[Record]:
+def first_photos(records: Sequence[Record], per_class: int | None) -> list[Record]:
     kept: dict[str, list[Record]] = {}
-    for record in dataset.train:
+    for record in records:
         own = kept.setdefault(record.label, [])
         if per_class is None or len(own) < per_class:
             own.append(record)

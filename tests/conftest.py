@@ -1,7 +1,7 @@
 """Where tests find the shared data and weights (a skip says why when they are absent), and a run of seconds."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +45,14 @@ def _folder(variable: str) -> Path:
     if not value or not Path(value).is_dir():
         pytest.skip(f"{variable} does not name a folder: real data and weights are not part of the repository")
     return Path(value).resolve()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Decoded photos of tests do not go to the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FDCNET_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """The command as people use it: a real process where exit codes and output count, else its `main` in this process."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -447,6 +448,26 @@ def said_in_two_lines(error: str, problem: str, remedy: str) -> None:
     assert first.startswith("Error: ")
     assert problem in first
     assert remedy in second
+
+
+def test_weights_are_listed_and_verified(call: Call, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights_of_tiny(photos)
+    file = photos.parent / "tiny.safetensors"
+    code, said, _ = call("weights", "verify", file)
+    assert code == 0 and "tiny, lineage scratch" in said
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in said
+    assert call("weights", "fetch", "tiny")[:2] == (0, "tiny needs no weights.\n")
+    file.rename(file.with_name("resnet50.safetensors"))
+    monkeypatch.setenv("FDCNET_WEIGHTS", str(photos.parent))
+    monkeypatch.setenv("TORCH_HOME", str(photos.parent))
+    code, said, _ = call("weights", "list")
+    assert code == 0 and f"resnet50            {photos.parent / 'resnet50.safetensors'}" in said
+    assert "vgg16               not downloaded" in said and "classify_image_graph_def.pb in http" in said
+    file.write_bytes(b"no weights")
+    assert call("weights", "verify", file)[0] == 2
+    code, _, error = call("weights", "convert", file)
+    said_in_two_lines(error, "is not a frozen TensorFlow graph", "Name the .pb file")
+    assert code == 2
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -1,4 +1,4 @@
-"""`fdcnet predict` and `fdcnet export`, run as commands."""
+"""`fdcnet predict`, `fdcnet label` and `fdcnet export`, run as commands."""
 
 import json
 import os
@@ -186,6 +186,18 @@ def test_none_of_these(model: Path, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.startswith("a.png: none of these (best: ")
     assert (tmp_path / "seen" / "a.png").is_file()
+
+
+def test_label(model: Path, taught: Path, tmp_path: Path) -> None:
+    photos = taught / "photos" / "test"
+    done = fdcnet("label", photos, "--out", "boxes", "--model", model, "--yolo", "--csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "8 boxes on 8 photos, 0 reviewed" in done.stdout
+    assert done.stdout.splitlines()[-3:] == ["Wrote boxes/index.html", "Wrote boxes/yolo", "Wrote boxes/boxes.csv"]
+    assert {path.name for path in (tmp_path / "boxes").iterdir()} == {"index.html", "yolo", "boxes.csv", "labels.json"}
+    wrong = fdcnet("label", photos / "ringed disc", "--out", "new", "--model", model, cwd=tmp_path)
+    assert wrong.returncode == 2 and "holds photos but no class folders" in wrong.stderr
+    assert not (tmp_path / "new").exists()
 
 
 def test_export(model: Path, tmp_path: Path) -> None:

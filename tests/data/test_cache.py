@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fdcnet.data import cache as cache_module
 from fdcnet.data.cache import PixelCache, default_cache_dir, fingerprint
 from fdcnet.data.decode import BadImage, decode, decode_with_size, image_size, upright
 from fdcnet.data.records import Record
@@ -443,6 +444,22 @@ def test_the_cache_keeps_within_its_limit(
     for age, stem in enumerate((stems[0], stems[2])):
         os.utime(tmp_path / "cache" / f"{stem}.json", (age, age))
     PixelCache.build(records, 8, tmp_path / "cache", CPU)  # now the newest
+    monkeypatch.setattr(cache_module, "_in_use", set())  # as in the next process
     PixelCache.build(records[:-1], 8, tmp_path / "cache", CPU)
     assert blocks() == sorted([stems[0], fingerprint(records[:-1], 8)])
     assert len(PixelCache.build(records, 8, tmp_path / "cache", CPU)) == len(records)
+
+
+def test_a_run_never_evicts_its_own_photos_and_never_exceeds_the_limit(
+    records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decodes: list[Path]
+) -> None:
+    one_block = len(records) * 8 * 8 * 3
+    monkeypatch.setenv("FDCNET_CACHE_GB", str(1.5 * one_block / 1e9))
+    training = PixelCache.build(records, 8, tmp_path / "cache", CPU)
+    test = PixelCache.build(records[1:], 8, tmp_path / "cache", CPU)  # stays in memory
+    assert greys(test) == greys(training)[1:]
+    stored = [path for path in (tmp_path / "cache").iterdir() if path.suffix == ".pixels"]
+    assert [path.stem for path in stored] == [fingerprint(records, 8)]
+    decodes.clear()
+    PixelCache.build(records, 8, tmp_path / "cache", CPU)  # the next run
+    assert decodes == []

@@ -65,7 +65,7 @@ def test_cub_files(tmp_path: Path) -> None:
             {"bounding_boxes": "1 10 20 0 40\n2 1 1 1 1\n3 0 0 5 6\n"},
             r"bounding_boxes\.txt image 1: the box .* is empty",
         ),
-        ({"bounding_boxes": "1 10 20 x 40\n2 1 1 1 1\n3 0 0 5 6\n"}, "not the four numbers"),
+        ({"bounding_boxes": "1 10 20 x 40\n2 1 1 1 1\n3 0 0 5 6\n"}, "is not a box"),
         ({"train_test_split": "1 1\n2 0\n"}, r"train_test_split\.txt has no row for id 3"),
         ({"classes": "one A\n"}, r"classes\.txt row 1 is not an id"),
     ],

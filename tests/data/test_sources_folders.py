@@ -55,12 +55,12 @@ def test_one_folder_per_class(tmp_path: Path) -> None:
 
 def test_every_accepted_suffix_and_no_other(tmp_path: Path) -> None:
     good = [f"x.{s}" for s in ("jpg", "JPEG", "png", "webp", "bmp", "gif", "tif", "TIFF")]
-    touch(tmp_path, *(f"cat/{name}" for name in [*good, "._x.jpg", ".hidden.png", "x.mp4", "x.heic"]))
+    touch(tmp_path, *(f"cat/{name}" for name in [*good, "._x.jpg", ".hidden.png", "x.mp4", "x.psd"]))
     touch(tmp_path, ".cache/a.jpg", "__MACOSX/cat/a.jpg")
     data = read(tmp_path)
     assert sorted(names(data.train)) == sorted(good)
     assert data.classes == ("cat",)
-    assert data.notes == ("Left alone: 1 .heic file. Convert to jpg.",)
+    assert data.notes == ("Left alone: 1 .psd file. Convert to jpg.",)
 
 
 @pytest.mark.parametrize("test", ["test", "val", "valid", "Test"])
@@ -129,13 +129,13 @@ def test_voc_beside_a_photo(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ("cat/a.jpg,3,2,3,4", "is empty or turned around"),
-        ("cat/a.jpg,1,5,3,4", "is empty or turned around"),
-        ("cat/a.jpg,-1.5,2,3,4", "begins outside of the photo"),
+        ("cat/a.jpg,3,2,3,4", "is empty or inverted"),
+        ("cat/a.jpg,1,5,3,4", "is empty or inverted"),
+        ("cat/a.jpg,-1.5,2,3,4", "starts outside of the photo"),
         ("cat/a.jpg,1,2,nan,4", "is not finite"),
         ("cat/a.jpg,1,2,inf,4", "is not finite"),
-        ("cat/a.jpg,1,2,three,4", "are not the four numbers of a box"),
-        ("cat/a.jpg,1,2,3", "are not the four numbers of a box"),
+        ("cat/a.jpg,1,2,three,4", "is not a box"),
+        ("cat/a.jpg,1,2,3", "is not a box"),
         ("cat/none.jpg,1,2,3,4", "there is no photo"),
     ],
 )
@@ -152,7 +152,7 @@ def test_broken_xml_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.xml is not valid XML"):
         read(tmp_path)
     (tmp_path / "cat/a.xml").write_text("<annotation><object><name>cat</name></object></annotation>")
-    with pytest.raises(UserError, match=r"a\.xml: .* are not the four numbers"):
+    with pytest.raises(UserError, match=r"a\.xml: .* is not a box"):
         read(tmp_path)
 
 
@@ -167,8 +167,8 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
 
 
 def test_empty_class_folder_is_named(tmp_path: Path) -> None:
-    touch(tmp_path, "cat/a.jpg", "dog/a.heic")
-    with pytest.raises(UserError, match=r"Class 'dog' has no photos: .*1 \.heic cannot be read") as caught:
+    touch(tmp_path, "cat/a.jpg", "dog/a.psd")
+    with pytest.raises(UserError, match=r"Class 'dog' has no photos: .*1 \.psd cannot be read") as caught:
         read(tmp_path)
     assert "remove the folder" in caught.value.remedy
 

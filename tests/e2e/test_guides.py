@@ -134,8 +134,8 @@ def test_commands_and_code_run(
         own_folder = ["--out", f"runs/{number}"] if words[0] == "train" and "--out" not in words else []
         run([*shrink(words, shrunk), *own_folder], monkeypatch)
     for code in blocks(page, "python"):
-        code = re.sub(r"overrides=\[.*?\]", f"overrides={list(shrunk)}", code, flags=re.S)
-        exec(re.sub(r"(_classes=)\d+", r"\g<1>2", code), {})
+        code = code.replace("load_config(", f"load_config(overrides={list(shrunk)},")
+        exec(re.sub(r'_(classes|epochs)": \d+', r'_\1": 2', code), {})
 
 
 @pytest.mark.long

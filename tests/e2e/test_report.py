@@ -19,6 +19,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no chromium to drive")
 
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text("utf-8")
 NUM_CLASSES, PER_CLASS, SIDE = 12, 4, 224
 RIGHT = [0, 3, 1, 4, 2, 4, 4, 3, 4, 1, 4, 2]  # photos of each class whose class is right
 
@@ -146,6 +147,16 @@ def test_a_phone_scrolls_tables_and_says_so(scheme: str, visit: Any) -> None:
     assert hint.is_visible()
     page.set_viewport_size({"width": 1280, "height": 800})
     playwright.expect(hint).to_be_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(scheme: str, visit: Any) -> None:
+    page = visit(color_scheme=scheme)
+    page.get_by_text("Photos of every class").click()
+    page.evaluate(AXE)
+    result = page.evaluate("axe.run()")
+    assert len(result["passes"]) > 20
+    assert [(rule["id"], rule["nodes"][0]["html"]) for rule in result["violations"]] == []
 
 
 def test_the_headline_has_class_and_box_accuracy_and_the_banner_says_what_to_do(visit: Any) -> None:

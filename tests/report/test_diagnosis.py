@@ -73,6 +73,12 @@ def test_forgotten_classes_are_named(finished_runs: list[Path], tmp_path: Path) 
     assert "fdcnet" not in banner
 
 
+def test_many_missed_classes_are_shortened(run: Path) -> None:
+    change_table(run, lambda table: replace(table, top5=np.full_like(table.top5, 9)))
+    what, _ = problem(run)
+    assert what == "7 of 7 classes are never predicted: disc, ring, square, kite, cross and 2 more."
+
+
 def test_boxes_of_whole_photos_are_noticed(finished_runs: list[Path]) -> None:
     [run] = load(finished_runs[1:])
     assert any("71\xa0% of the boxes are wrong because they cover the whole photo" in p.what for p in problems_of(run))
@@ -145,7 +151,7 @@ def test_wrong_boxes_are_counted_and_shown(run: Path) -> None:
         "0 too large",
         "7 elsewhere",
     ]
-    assert [words(title) for title in part.findall(".//h4")] == ["Too small"]
+    assert [words(title) for title in part.findall("./article/h3")] == ["Too small"]
     assert len(part.findall(".//img")) == 1
 
 

@@ -29,7 +29,7 @@ from fdcnet.cli import (
     weights,
 )
 from fdcnet.cli.console import errors
-from fdcnet.errors import UserError
+from fdcnet.errors import UserError, out_of_memory
 
 app = typer.Typer(
     name="fdcnet",
@@ -97,12 +97,13 @@ def main() -> None:
 def _explain(error: Exception) -> str:
     """The message of a failure that is not a bug; bugs are raised again."""
     from safetensors import SafetensorError
-    from torch import OutOfMemoryError
 
     from fdcnet.inference.export import ExportDiffers
     from fdcnet.training.loop import Diverged
 
-    if isinstance(error, (Diverged, ExportDiffers, OutOfMemoryError)):
+    if shortage := out_of_memory(error, f"running 'fdcnet {sys.argv[1]}'"):
+        return str(shortage)
+    if isinstance(error, (Diverged, ExportDiffers)):
         return str(error)
     if isinstance(error, (OSError, SafetensorError)):
         further = " Then 'train --resume' goes on from the last checkpoint." if sys.argv[1:2] == ["train"] else ""

@@ -1,142 +1,39 @@
-"""Where the command prints, and progress: bars in a terminal, plain lines elsewhere."""
+"""Where the command prints."""
 
-import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
+from rich.segment import Segment
 
-from fdcnet.data.records import Task
-from fdcnet.errors import count
-from fdcnet.runtime.listener import Epoch, Listener
+from fdcnet.errors import printable
+from fdcnet.runtime.listener import Listener
+from fdcnet.runtime.progress import Bars, Lines, percent
 
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+__all__ = ["console", "errors", "percent", "watcher"]
 
-console = Console(soft_wrap=True, emoji=False)  # a path may hold :words: between colons
+
+class _Printable(RenderHook):
+    """Escapes control characters in all output: a file name must not send commands to the terminal."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_PrintableText(renderable) for renderable in renderables]
+
+
+class _PrintableText:
+    def __init__(self, content: ConsoleRenderable) -> None:
+        self.content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self.content, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+console = Console(soft_wrap=True, emoji=False)  # a path may contain :words: between colons
 errors = Console(stderr=True, soft_wrap=True, emoji=False)
+for _output in (console, errors):
+    _output.push_render_hook(_Printable())
 
 
 def watcher() -> Listener:
-    return Bars() if console.is_terminal else Lines()
-
-
-def percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
-
-
-class Lines(Listener):
-    """For files and pipes: one line per event, at most one every few seconds."""
-
-    every_seconds = 10.0
-
-    def __init__(self) -> None:
-        self._last = 0.0
-        self._epochs = 0
-
-    def note(self, text: str) -> None:
-        console.print(text, markup=False)
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        if self._due(done == total):
-            console.print(f"{what}: {done} of {total}", markup=False)
-
-    def task_started(self, task: Task, num_tasks: int) -> None:
-        console.print(_task_line(task, num_tasks), markup=False)
-
-    def phase_started(self, name: str, first_epoch: int, epochs: int, num_images: int) -> None:
-        self._epochs, self._last = epochs, 0.0
-
-    def epoch_ended(self, epoch: Epoch) -> None:
-        if self._due(epoch.number == self._epochs):
-            console.print(f"epoch {epoch.number}/{self._epochs}  {_losses(epoch)}", markup=False)
-
-    def task_ended(self, task: Task, summary: dict[str, Any]) -> None:
-        console.print(_summary_line(task, summary), markup=False)
-
-    def _due(self, certainly: bool) -> bool:
-        now = time.monotonic()
-        if not certainly and now - self._last < self.every_seconds:
-            return False
-        self._last = now
-        return True
-
-
-class Bars(Listener):
-    """For a terminal: one bar at a time, with the time remaining."""
-
-    def __init__(self) -> None:
-        self._bar: Progress | None = None
-        self._row: TaskID
-        self._what = ""
-
-    def note(self, text: str) -> None:
-        console.print(text, markup=False)
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        if self._what != what:
-            self._open(what, total)
-        if self._bar:
-            self._bar.update(self._row, completed=done)
-        if done == total:
-            self.close()
-
-    def task_started(self, task: Task, num_tasks: int) -> None:
-        console.rule(_task_line(task, num_tasks), align="left")
-
-    def phase_started(self, name: str, first_epoch: int, epochs: int, num_images: int) -> None:
-        self._open(f"learning ({name})", num_images * epochs)
-        if self._bar:
-            self._bar.update(self._row, completed=num_images * (first_epoch - 1))
-
-    def step(self, num_images: int) -> None:
-        if self._bar:
-            self._bar.advance(self._row, num_images)
-
-    def epoch_ended(self, epoch: Epoch) -> None:
-        if self._bar:
-            self._bar.update(self._row, facts=_losses(epoch))
-
-    def phase_ended(self) -> None:
-        self.close()
-
-    def task_ended(self, task: Task, summary: dict[str, Any]) -> None:
-        console.print(_summary_line(task, summary), markup=False)
-
-    def _open(self, what: str, total: int) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        self.close()
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TextColumn("remaining"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[facts]}"),
-        )
-        self._bar = Progress(*columns, console=console)
-        self._row = self._bar.add_task(what, total=total, facts="")
-        self._what = what
-        self._bar.start()
-
-    def close(self) -> None:
-        if self._bar:
-            self._bar.stop()
-        self._bar, self._what = None, ""
-
-
-def _task_line(task: Task, num_tasks: int) -> str:
-    new = count(len(task.classes), "class" if task.number == 1 else "new class")
-    return f"Task {task.number} of {num_tasks}: {new}, {count(len(task.train), 'photo')}"
-
-
-def _losses(epoch: Epoch) -> str:
-    terms = "  ".join(f"{name} {value:.3f}" for name, value in epoch.losses.items())
-    return f"{terms}  ({epoch.images_per_second:.0f} photos/s)"
-
-
-def _summary_line(task: Task, summary: dict[str, Any]) -> str:
-    return (
-        f"After task {task.number} ({task.num_classes} classes): class right {percent(summary['top1_cls'])} %, "
-        f"box right {percent(summary['gt_known'])} %, both right {percent(summary['top1_loc'])} %"
-    )
+    """Progress on standard output."""
+    return Bars(console) if console.is_terminal else Lines(console)

@@ -27,7 +27,8 @@ def doctor() -> None:
     facts = environment(describe(find_device("auto")))
     _print("device", facts["device"])
     if not torch.cuda.is_available():
-        _print("", "no GPU: small data sets and the tiny backbone are fine, CUB-200 takes days")
+        _print("", "no GPU: fine for 'learn' and small data sets; CUB-200 takes days")
+    _print("memory", _memory())
     _print("versions", ", ".join(f"{name} {version}" for name, version in facts["versions"].items()))
     for extra, (module, what) in EXTRAS.items():
         present = importlib.util.find_spec(module) is not None
@@ -38,6 +39,13 @@ def doctor() -> None:
 
 def _print(name: str, text: str) -> None:
     console.print(f"{name:<11} {text}", markup=False, highlight=False)
+
+
+def _memory() -> str:
+    if not hasattr(os, "sysconf"):
+        return "unknown"
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return f"{size:.0f} GB; 'train' on a CPU needs about 13 GB at batch 64: lower train.batch_size, or use --light"
 
 
 def _weights() -> str:

@@ -45,7 +45,6 @@ def evaluate(
 
     Example: `fdcnet evaluate birds test-photos/`
     """
-    from fdcnet.data.cache import default_cache_dir
     from fdcnet.evaluation.evaluate import evaluate as run_evaluation
     from fdcnet.evaluation.evaluator import SWEEP
     from fdcnet.evaluation.metrics import threshold_curve
@@ -65,7 +64,7 @@ def evaluate(
         protocol=changes,
         sweep=[(i + 1) / (thresholds + 1) for i in range(thresholds)] if thresholds else SWEEP,
         device=device or "auto",
-        cache_dir=cache or default_cache_dir(),
+        cache_dir=cache,
         listener=watcher(),
     )
     console.print(to_rich(single_table(results)))

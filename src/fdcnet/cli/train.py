@@ -69,7 +69,6 @@ def train(
 
     Example: `fdcnet train birds/ --base 10 --step 5`
     """
-    from fdcnet.data.cache import default_cache_dir
     from fdcnet.data.sources import open_dataset
     from fdcnet.report.page import write_report
     from fdcnet.report.tables import BRIEF, results_table, to_rich
@@ -105,7 +104,7 @@ def train(
             resume=resume,
             base_model=base_model,
             listener=TensorBoard(run_dir / "tensorboard", watcher()) if log else watcher(),
-            cache_dir=cache or default_cache_dir(),
+            cache_dir=cache,
         )
     except KeyboardInterrupt:
         errors.print("To continue from the last checkpoint, run the same command with --resume.")

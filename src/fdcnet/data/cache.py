@@ -24,7 +24,8 @@ FORMAT = 1  # raise it whenever decoding changes, so that no stale pixels are us
 GPU_SHARE = 0.4  # of the free memory: the rest is for training
 CHUNK = 64  # photos per worker between two progress reports
 LIMIT_VARIABLE = "FDCNET_CACHE_GB"
-LIMIT_GB = 100.0  # of decoded photos; the ones not used for longest go first
+LIMIT_GB = 100.0  # of decoded photos on disk
+_in_use: set[Path] = set()  # blocks of this process
 
 Progress = Callable[[int, int], None]
 Decoded = tuple[np.ndarray, tuple[int, int]] | BadImage
@@ -151,14 +152,18 @@ def _on_disk(records: Sequence[Record], size: int, cache_dir: Path, decoded: Ite
     stem = cache_dir / fingerprint(records, size)
     found = _map(stem, len(records), size)
     if found is not None and not _any_repaired(found, records, size):
+        _in_use.add(stem)
         return found
+    needed = len(records) * size * size * 3
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         remove_leftovers(cache_dir)
-        _make_room(cache_dir, len(records) * size * size * 3)
+        _in_use.add(stem)
+        if not _make_room(cache_dir, needed):
+            return _in_memory(decoded, len(records), size)
         _write(stem, size, len(records), decoded)
     except OSError as error:
-        raise _cannot_write(cache_dir, len(records) * size * size * 3, error) from error
+        raise _cannot_write(cache_dir, needed, error) from error
     block = _map(stem, len(records), size)
     assert block is not None, "just written"
     return block
@@ -216,8 +221,11 @@ def _any_repaired(block: _Block, records: Sequence[Record], size: int) -> bool:
     return any(not isinstance(_try_decode(records[i].path, size), BadImage) for i in block.broken)
 
 
-def _make_room(cache_dir: Path, needed: int) -> None:
-    """Keep the folder within its limit. A file that another process has mapped stays readable to it."""
+def _make_room(cache_dir: Path, needed: int) -> bool:
+    """Remove the blocks that were not used for longest until `needed` bytes fit into the limit; False if they cannot.
+
+    Blocks of this process are never removed. One that another process has mapped stays readable to it.
+    """
     limit = os.environ.get(LIMIT_VARIABLE, LIMIT_GB)
     try:
         room = float(limit) * 1e9 - needed
@@ -226,12 +234,19 @@ def _make_room(cache_dir: Path, needed: int) -> None:
     blocks = []
     for sidecar in cache_dir.glob("*.json"):
         with contextlib.suppress(OSError):
-            blocks.append((sidecar.stat().st_mtime, sidecar.with_suffix(".pixels").stat().st_size, sidecar))
+            num_bytes = sidecar.with_suffix(".pixels").stat().st_size
+            if sidecar.with_suffix("") in _in_use:
+                room -= num_bytes
+            else:
+                blocks.append((sidecar.stat().st_mtime, num_bytes, sidecar))
+    if room < 0:
+        return False
     for _, num_bytes, sidecar in sorted(blocks, reverse=True):
         room -= num_bytes
         if room < 0:
             sidecar.unlink(missing_ok=True)
             sidecar.with_suffix(".pixels").unlink(missing_ok=True)
+    return True
 
 
 def _place(pixels: Tensor, device: torch.device) -> Tensor:

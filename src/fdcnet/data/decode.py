@@ -29,7 +29,7 @@ MAX_SIDE = 65_535  # pixels, as in JPEG; resizing one very long row takes gigaby
 MAX_TIFF_PIXELS_PER_BYTE = 1000  # a few bytes can hold a picture that takes minutes
 ORIENTATION_TAG = 0x0112
 SIDEWAYS = (5, 6, 7, 8)
-FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "HEIF")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "HEIF")
 """Pillow knows more, but hands some of them (EPS, also inside of others) to an interpreter: unsafe for unknown files.
 AVIF and HEIF depend on the installation."""
 HEIC_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")

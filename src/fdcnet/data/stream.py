@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from fdcnet.data.records import Dataset, Record, Task
 from fdcnet.data.sources.files import class_name
+from fdcnet.data.sources.tables import text_lines
 from fdcnet.errors import UserError, count
 from fdcnet.files import did_you_mean
 
@@ -66,7 +67,7 @@ def class_order(dataset: Dataset, order: str = "natural", seed: int = 0) -> tupl
         raise UserError(
             f"There is no class order '{order}'.", "Write natural, seeded, or a text file with one class per line."
         )
-    names = [class_name(line) for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    names = [class_name(line) for line in text_lines(file) if line.strip()]
     for name in names:
         if name not in dataset.classes:
             hint = did_you_mean(name, dataset.classes, otherwise=f"It has: {', '.join(dataset.classes[:5])} ...")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fdcnet.config import Config, Protocol, from_dict, to_dict
+from fdcnet.data.cache import default_cache_dir
 from fdcnet.data.records import Record
 from fdcnet.data.sources import open_dataset
 from fdcnet.data.stream import make_stream
@@ -39,7 +40,7 @@ def evaluate(
     if "threshold" in changes:
         changes.setdefault("threshold_source", "given for this evaluation")
     changed = for_model(from_dict(Protocol, to_dict(state.config.protocols[0]) | changes), state)
-    runtime = Runtime.of(replace(state.config, device=device), cache_dir, listener)
+    runtime = Runtime.of(replace(state.config, device=device), cache_dir or default_cache_dir(), listener)
     runtime.place(state.network)
 
     name, test = _test_photos(state.config, data, runtime.listener)

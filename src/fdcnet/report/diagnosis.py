@@ -24,7 +24,7 @@ FEWEST_PHOTOS = 3  # a class with fewer test photos may be missed by chance
 FAR_FROM_BEST = 5.0  # points of GT-known that the threshold costs, and photos
 MAX_PAIRS = 6
 MAX_WRONG_BOXES = 4  # photos of each kind
-MAX_NAMES = 5
+MAX_NAMES = 6
 CLASS_METRICS = ("top1_cls", "gt_known", "top1_loc")
 
 
@@ -140,10 +140,10 @@ def _never_predicted(run: Run) -> Problem | None:
     missed = [_name(run, label) for label in tested if label not in predicted]
     if not missed:
         return None
-    more = [f"{len(missed) - MAX_NAMES} more"] if len(missed) > MAX_NAMES else []
+    names = missed if len(missed) <= MAX_NAMES else [*missed[: MAX_NAMES - 1], f"{len(missed) - MAX_NAMES + 1} more"]
     verb = "is" if len(missed) == 1 else "are"
     return Problem(
-        f"{len(missed)} of {count(len(tested), 'class')} {verb} never predicted: {listing(missed[:MAX_NAMES] + more)}.",
+        f"{len(missed)} of {count(len(tested), 'class')} {verb} never predicted: {listing(names)}.",
         "Check the names and photos of these classes, and add photos. For old classes, raise memory.budget, or use a "
         "method that forgets less.",
     )
@@ -235,8 +235,10 @@ def _threshold(run: Run) -> str:
     used, best = measured(last, "gt_known"), measured(last, "gt_known_best")
     if used is None or best is None:
         return ""
-    threshold = run.protocol.get("threshold")
-    return f"GT-known is {percent(used)} at {threshold}; the best is {percent(best)} at {last.get('best_threshold')}."
+    reached = f"GT-known is {percent(used)} at {run.protocol.get('threshold')}"
+    if percent(used) == percent(best):
+        return f"{reached}, which is the best."
+    return f"{reached}; the best is {percent(best)} at {last.get('best_threshold')}."
 
 
 def _name(run: Run, label: int) -> str:

@@ -158,8 +158,8 @@ def _photos_of(runs: Sequence[Run], group: int) -> list[str]:
 
 
 def _shared(runs: Sequence[Run]) -> tuple[list[str], list[dict[str, Example]]]:
-    """The photos that most runs show after their last task, spread over the tasks; and each run's examples of them."""
-    last = [{str(e.get("image")): e for e in run.last_examples} for run in runs]
+    """Photos that most runs show after their last task, of different classes; and each run's examples of them."""
+    last = [_first_of_each_class(run) for run in runs]
     counts: dict[str, int] = {}
     for examples in last:
         for image in examples:
@@ -167,6 +167,13 @@ def _shared(runs: Sequence[Run]) -> tuple[list[str], list[dict[str, Example]]]:
     common = [image for image, number in counts.items() if number == max(counts.values())]
     chosen = [common[i] for i in spread(range(len(common)), MAX_COLUMNS)]
     return chosen, [{image: examples[image] for image in chosen if image in examples} for examples in last]
+
+
+def _first_of_each_class(run: Run) -> dict[str, Example]:
+    found: dict[object, Example] = {}
+    for example in run.last_examples:
+        found.setdefault(example.get("label"), example)
+    return {str(e.get("image")): e for e in sorted(found.values(), key=lambda e: e.get("class_task") or 0)}
 
 
 def _labels(images: Sequence[str], shown: Sequence[Mapping[str, Example]]) -> list[str]:

@@ -12,6 +12,7 @@ from fdcnet.data.records import Record
 from fdcnet.models.network import LocalizationNetwork
 from fdcnet.runtime.device import autocast_for, find_device
 from fdcnet.runtime.listener import Listener
+from fdcnet.runtime.progress import default_listener
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Runtime:
         device = find_device(config.device)
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
-        return cls(device, autocast_for(device, config.train.precision), cache_dir, listener or Listener())
+        return cls(device, autocast_for(device, config.train.precision), cache_dir, listener or default_listener())
 
     def place(self, network: LocalizationNetwork) -> LocalizationNetwork:
         """On the device, in the memory layout in which convolutions are fastest."""

@@ -10,6 +10,7 @@ from typing import Any
 from fdcnet.data.decode import BadImage, image_size
 from fdcnet.errors import UserError, count
 from fdcnet.files import did_you_mean, locked, sha256, write_bytes
+from fdcnet.inference import hub
 from fdcnet.inference.localizer import Localizer
 from fdcnet.runtime.listener import Listener
 from fdcnet.store.bundle import has_bundle, read_current, read_description
@@ -83,12 +84,12 @@ def label(
     record = read_record(out)
     corrected = read_corrections(Path(corrections), known.photos, known.classes) if corrections else {}
     refuse_edited(out, record, Path(corrections) if corrections else None)
-    missing = _missing_classes(known, out / MODEL if model is None else Path(model), model is not None)
-    if missing and model is None:
-        _check_lesson(known, missing, out / MODEL, others)
+    path = out / MODEL if model is None else _local(model)
+    missing = _missing_classes(known, path, is_given=model is not None)
+    if missing:
+        _check_lesson(missing, path, others)
 
     with _writing(out):
-        path = Path(model) if model is not None else out / MODEL
         if missing:
             dataset = known.to_learn_from(missing, Path(others) if others else None)
             options: dict[str, Any] = {"holdout": 0, "device": device, "cache_dir": cache_dir, "listener": listener}
@@ -123,6 +124,10 @@ def _writing(out: Path) -> Iterator[None]:
         raise
 
 
+def _local(model: str | Path) -> Path:
+    return hub.download(model) if hub.is_address(model) else Path(model)
+
+
 def _missing_classes(known: KnownPhotos, model: Path, is_given: bool) -> list[str]:
     """Classes that the model does not know. A model that the user named must know all of them."""
     if not is_given and not has_bundle(model):
@@ -137,7 +142,7 @@ def _missing_classes(known: KnownPhotos, model: Path, is_given: bool) -> list[st
     return missing
 
 
-def _check_lesson(known: KnownPhotos, missing: Sequence[str], model: Path, others: str | Path | None) -> None:
+def _check_lesson(missing: Sequence[str], model: Path, others: str | Path | None) -> None:
     if others is not None:
         other_photos(Path(others))
     elif len(missing) == 1 and not has_bundle(model):

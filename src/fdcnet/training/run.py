@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fdcnet.config import Config, Protocol
-from fdcnet.data.cache import PixelCache
+from fdcnet.data.cache import PixelCache, default_cache_dir
 from fdcnet.data.records import Dataset, Task
 from fdcnet.data.stream import make_stream
 from fdcnet.errors import UserError
@@ -52,7 +52,8 @@ def train(
         dataset, *sizes, order=data.order, seed=config.seed, holdout=data.holdout, order_seed=data.order_seed
     )
     folder = RunFolder(run_dir, config, method, stream, dataset.name)
-    return TrainingRun(config, method, stream, folder, Runtime.of(config, cache_dir, listener)).run(resume, base_model)
+    runtime = Runtime.of(config, cache_dir or default_cache_dir(), listener)
+    return TrainingRun(config, method, stream, folder, runtime).run(resume, base_model)
 
 
 def resolved(protocol: Protocol, method: Method) -> Protocol:

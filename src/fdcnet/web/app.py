@@ -26,6 +26,7 @@ from fdcnet.teaching.holdout import FEWEST_PHOTOS
 from fdcnet.teaching.learn import KEEP
 from fdcnet.web import schemas
 from fdcnet.web.guard import Guard, Refused, refusal
+from fdcnet.web.labelstudio import add_labelstudio_routes
 from fdcnet.web.model import ServedModels
 from fdcnet.web.runner import LessonRunner
 from fdcnet.web.uploads import MAX_CLASSES, MAX_LESSON, MAX_PHOTO, MAX_PHOTOS, receive_upload
@@ -76,6 +77,7 @@ def make_app(
     _add_photo_routes(app, models)
     _add_lesson_routes(app, runner)
     _add_pages(app, models)
+    add_labelstudio_routes(app, models, runner)
     return Guard(app, host, token, {"/api/lesson": MAX_LESSON, None: MAX_PHOTO})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from fdcnet.data.records import Task
 from fdcnet.runtime.listener import Epoch, Listener
 from fdcnet.web.compare import ComparedPhoto
-from fdcnet.web.progress import Progress
+from fdcnet.web.progress import LEARNING, Progress
 from fdcnet.web.uploads import Upload
 
 
@@ -65,12 +65,12 @@ class Lesson(Listener):
 
     def task_started(self, task: Task, num_tasks: int) -> None:
         with self._lock:
-            self._progress.enter("learning")
+            self._progress.enter(LEARNING)
 
     def phase_started(self, name: str, first_epoch: int, epochs: int, num_images: int) -> None:
         with self._lock:
             self._phase, self._num_epochs = name, epochs
-            self._progress.enter("learning" if name == "main" else f"learning: {name}", epochs * num_images)
+            self._progress.enter(LEARNING if name == "main" else f"{LEARNING}: {name}", epochs * num_images)
 
     def step(self, num_images: int) -> None:
         with self._lock:

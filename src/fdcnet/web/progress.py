@@ -2,12 +2,10 @@
 
 import time
 
-SHARES = {"looking at the photos": 0.4, "learning": 0.8}
-"""Of the rest of the bar, by stage. Nobody knows beforehand which stages follow."""
-OTHER_SHARE = 0.1
+LEARNING = "learning"
+LEARNING_SHARE, OTHER_SHARE = 0.8, 0.1  # of the rest of the bar; nobody knows beforehand which stages follow
 TITLES = {"looking at the photos": "Computing features"}
-LONG = 0.3  # a stage with this share is long enough to predict the time left from its speed
-MEASURED = 0.03  # part of a stage after which its speed is known
+MEASURED = 0.03  # part of the learning stage after which its speed is known
 
 
 class Progress:
@@ -38,15 +36,17 @@ class Progress:
         self._advance()
 
     def seconds_left(self) -> int | None:
+        """Known while learning: other stages are too short to tell how long the rest takes."""
         moved = self.fraction - self._start
-        if self._share < LONG or moved < MEASURED * self._share:
+        if not self._is_learning or moved < MEASURED * LEARNING_SHARE * (1 - self._start):
             return None
         return round((1 - self.fraction) * (time.monotonic() - self._started) / moved)
 
     @property
-    def _share(self) -> float:
-        return SHARES.get(self._stage.partition(":")[0], OTHER_SHARE)
+    def _is_learning(self) -> bool:
+        return self._stage.partition(":")[0] == LEARNING
 
     def _advance(self) -> None:
         part = min(1.0, self._done / self._total) if self._total else 0.0
-        self.fraction = self._start + part * self._share * (1 - self._start)
+        share = LEARNING_SHARE if self._is_learning else OTHER_SHARE
+        self.fraction = self._start + part * share * (1 - self._start)

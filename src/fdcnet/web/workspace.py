@@ -55,7 +55,11 @@ class Workspace:
 def _abandoned() -> Iterator[Path]:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError, UserError):  # UserError: its server is running
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not (folder / LOCK).exists():
-                continue
-            with locked(folder):
-                yield folder
+            if _is_own(folder) and (folder / LOCK).exists():
+                with locked(folder):
+                    yield folder
+
+
+def _is_own(folder: Path) -> bool:
+    """Other accounts may create folders in the temporary folder, too. Windows has one for each account."""
+    return not folder.is_symlink() and (os.name == "nt" or folder.stat().st_uid == os.getuid())

@@ -28,6 +28,7 @@ FORMATS: Registry[Format] = Registry(
         "cub": Entry(f"{HERE}.cub", "CUB-200-2011"),
         "wsol": Entry(f"{HERE}.wsol", "WSOL benchmark metadata"),
         "coco": Entry(f"{HERE}.coco", "COCO JSON"),
+        "yolo": Entry(f"{HERE}.yolo", "YOLO"),
         "csv": Entry(f"{HERE}.csv_list", "a CSV file with the columns path,label"),
         "imagenet": Entry(f"{HERE}.imagenet", "ImageNet"),
         "folders": Entry(f"{HERE}.folders", "a folder per class"),
@@ -57,7 +58,7 @@ def read(path: str | Path, format: str = "auto", classes: int = 0) -> Dataset:
     try:
         return FORMATS.find(recognise(root) if format == "auto" else format).read(root, classes)
     except PermissionError as error:
-        raise UserError(f"{error.filename} may not be read.", "Give yourself permission to read it.") from error
+        raise UserError(f"No permission to read {error.filename}.", "Change its permissions.") from error
 
 
 def recognise(root: Path) -> str:
@@ -67,5 +68,5 @@ def recognise(root: Path) -> str:
             return name
     raise UserError(
         f"Unrecognized dataset format: {root}",
-        "Name a folder with one folder per class, a .csv with the columns path,label, or a COCO .json.",
+        "Use a folder with one folder per class, a CSV with the columns path,label, a COCO JSON or a YOLO data.yaml.",
     )

@@ -1,7 +1,8 @@
-"""Boxes as people write them down: four numbers, a boxes.csv, a Pascal VOC file."""
+"""Boxes: four numbers, a boxes.csv, or a Pascal VOC file."""
 
 import math
 import os
+import reprlib
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ def make_box(values: Sequence[str | float], where: str) -> BoxXYXY:
     try:
         x0, y0, x1, y1 = map(float, values)
     except (TypeError, ValueError, OverflowError):
-        raise UserError(f"{where}: {list(values)} are not the four numbers of a box.", _REMEDY) from None
+        raise UserError(f"{where}: {reprlib.repr(list(values))} is not a box.", _REMEDY) from None
     box = (x0, y0, x1, y1)
     if fault := impossible(box):
         raise UserError(f"{where}: the box {x0:g},{y0:g},{x1:g},{y1:g} {fault}.", _REMEDY)
@@ -29,14 +30,14 @@ def make_box(values: Sequence[str | float], where: str) -> BoxXYXY:
 
 
 def impossible(box: BoxXYXY) -> str | None:
-    """Why no photo can hold this box, judged without the photo's size."""
+    """Why this box is wrong in any photo, or None."""
     x0, y0, x1, y1 = box
     if not all(map(math.isfinite, box)):
         return "is not finite"
     if x1 <= x0 or y1 <= y0:
-        return "is empty or turned around"
+        return "is empty or inverted"
     if min(x0, y0) < -1:  # rounding may put a box one pixel outside
-        return "begins outside of the photo"
+        return "starts outside of the photo"
     return None
 
 
@@ -46,7 +47,9 @@ def table_boxes(table: Path, exists: FileIndex) -> dict[str, list[BoxXYXY]]:
     for number, row in rows(table, ("path", *COLUMNS)):
         image = table.parent / row["path"].replace("\\", "/")
         if image not in exists:
-            raise UserError(f"{table} row {number}: there is no photo {image}.", f"Paths count from {table.parent}.")
+            raise UserError(
+                f"{table} row {number}: there is no photo {image}.", f"Paths are relative to {table.parent}."
+            )
         boxes[path_key(image)].append(make_box([row[c] for c in COLUMNS], f"{table} row {number}"))
     return boxes
 
@@ -59,8 +62,8 @@ def voc_objects(file: Path) -> list[tuple[str, tuple[str, ...]]]:
     """Names and raw coordinates of a Pascal VOC annotation."""
     try:
         tree = ElementTree.parse(file)
-    except (ElementTree.ParseError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is not valid XML: {error}.", "Write it again, or delete it.") from error
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
+        raise UserError(f"{file} is not valid XML: {error}.", "Export it again, or delete it.") from error
     found = []
     for thing in tree.iter("object"):
         corners = tuple(thing.findtext(f"bndbox/{tag}", "").strip() for tag in ("xmin", "ymin", "xmax", "ymax"))
@@ -69,7 +72,7 @@ def voc_objects(file: Path) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def voc_boxes(file: Path, label: str) -> tuple[BoxXYXY, ...]:
-    """The boxes of the photo's own class; all of them where the annotation uses other names."""
+    """The boxes of the photo's own class, or all boxes if the annotation uses other names."""
     objects = voc_objects(file)
     own = [corners for name, corners in objects if name == label] or [corners for _, corners in objects]
     return tuple(make_box(corners, str(file)) for corners in own)

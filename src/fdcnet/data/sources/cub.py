@@ -6,6 +6,7 @@ from fdcnet.data.records import BoxXYXY, Dataset, Record
 from fdcnet.data.sources.boxes import make_box
 from fdcnet.data.sources.files import FileIndex, set_name
 from fdcnet.data.sources.splits import Split, assemble
+from fdcnet.data.sources.tables import is_number, text_lines
 from fdcnet.errors import UserError
 
 _FILES = ("images.txt", "image_class_labels.txt", "train_test_split.txt", "bounding_boxes.txt", "classes.txt")
@@ -46,10 +47,12 @@ def _base(root: Path) -> Path | None:
 def _columns(file: Path) -> dict[str, list[str]]:
     """id -> the other columns."""
     table = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(text_lines(file), start=1):
         key, *values = line.split() or [""]
-        if key and (not key.isdigit() or not values):
-            raise UserError(f"{file} row {number} is not an id and its values: '{line}'.", "Unpack the archive again.")
+        if key and (not is_number(key) or not values):
+            raise UserError(
+                f"{file} row {number} is not an id and its values: '{line[:80]}'.", "Unpack the archive again."
+            )
         if key:
             table[key] = values
     return table

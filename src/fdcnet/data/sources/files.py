@@ -120,13 +120,11 @@ class FileIndex:
 
     def __contains__(self, path: Path) -> bool:
         folder = path.parent
-        if folder not in self._names:
-            self._names[folder] = frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()  # noqa: PTH208
-        names = self._names[folder]
-        if path.name in names:
-            return True
         try:
-            return bool(names) and path.is_file()  # on a case-insensitive file system
+            if folder not in self._names:
+                self._names[folder] = frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()  # noqa: PTH208
+            names = self._names[folder]
+            return path.name in names or (bool(names) and path.is_file())  # on a case-insensitive file system
         except (OSError, ValueError):  # a name that no file system allows
             return False
 

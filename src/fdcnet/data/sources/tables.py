@@ -1,4 +1,4 @@
-"""Tables with a header line, as spreadsheets write them."""
+"""Text files: lines, and tables with a header line as spreadsheets write them."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,20 @@ from pathlib import Path
 from fdcnet.errors import UserError
 
 
+def text_lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8 text.", "Save it in UTF-8.") from error
+
+
+def is_number(text: str) -> bool:
+    """A whole number of usual length: int() refuses thousands of digits, and other scripts' digits."""
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
 def header(file: Path) -> list[str]:
-    """Column names in lower case; empty where the file is not a text table."""
+    """Column names in lower case; empty if the file is not a text table."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             first = stream.readline(65536)

@@ -8,6 +8,7 @@ from fdcnet.data.records import BoxXYXY, Dataset, Record
 from fdcnet.data.sources.boxes import make_box
 from fdcnet.data.sources.files import FileIndex, set_name
 from fdcnet.data.sources.splits import Split, assemble
+from fdcnet.data.sources.tables import is_number, text_lines
 from fdcnet.errors import UserError
 
 _SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -50,7 +51,7 @@ def _labels(folder: Path) -> dict[str, int]:
     file = folder / "class_labels.txt"
     by_id = {}
     for number, (image, *values) in _lines(file):
-        if len(values) != 1 or not values[0].isdigit():
+        if len(values) != 1 or not is_number(values[0]):
             raise UserError(f"{file} row {number} is not 'path,number'.", "Fetch the metadata again.")
         by_id[image] = int(values[0])
     ids = [image for _, (image, *_) in _lines(folder / "image_ids.txt")]
@@ -108,7 +109,6 @@ def _present(path: Path, exists: FileIndex) -> Path:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
-    with file.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, start=1):
-            if line.strip():
-                yield number, line.strip().split(",")
+    for number, line in enumerate(text_lines(file), start=1):
+        if line.strip():
+            yield number, line.strip().split(",")
