@@ -138,5 +138,5 @@ def test_a_missing_package_is_named(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_step_is_a_whole_number_from_one(folder: Path) -> None:
-    with pytest.raises(UserError, match="steps of 0"):
+    with pytest.raises(UserError, match="frame step cannot be 0"):
         find_photos(["one.jpg"], NO_INPUT, 0)

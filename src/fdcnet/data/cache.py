@@ -160,6 +160,7 @@ def _on_disk(records: Sequence[Record], size: int, cache_dir: Path, decoded: Ite
         remove_leftovers(cache_dir)
         _in_use.add(stem)
         if not _make_room(cache_dir, needed):
+            _refuse_too_many(len(records), needed)
             return _in_memory(decoded, len(records), size)
         _write(stem, size, len(records), decoded)
     except OSError as error:
@@ -226,11 +227,7 @@ def _make_room(cache_dir: Path, needed: int) -> bool:
 
     Blocks of this process are never removed. One that another process has mapped stays readable to it.
     """
-    limit = os.environ.get(LIMIT_VARIABLE, LIMIT_GB)
-    try:
-        room = float(limit) * 1e9 - needed
-    except ValueError as error:
-        raise UserError(f"{LIMIT_VARIABLE} cannot be '{limit}'.", "Set it to a number of gigabytes.") from error
+    room = _limit_bytes() - needed
     blocks = []
     for sidecar in cache_dir.glob("*.json"):
         with contextlib.suppress(OSError):
@@ -247,6 +244,23 @@ def _make_room(cache_dir: Path, needed: int) -> bool:
             sidecar.unlink(missing_ok=True)
             sidecar.with_suffix(".pixels").unlink(missing_ok=True)
     return True
+
+
+def _limit_bytes() -> float:
+    limit = os.environ.get(LIMIT_VARIABLE, LIMIT_GB)
+    try:
+        return float(limit) * 1e9
+    except ValueError as error:
+        raise UserError(f"{LIMIT_VARIABLE} cannot be '{limit}'.", "Set it to a number of gigabytes.") from error
+
+
+def _refuse_too_many(num_photos: int, needed: int) -> None:
+    """Refuse what fits neither into the cache nor well into memory."""
+    if hasattr(os, "sysconf") and needed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2:
+        allowed = f"{LIMIT_VARIABLE} allows {_gigabytes(int(_limit_bytes()))}"
+        raise UserError(
+            f"{num_photos} photos need {_gigabytes(needed)}, but {allowed}.", "Raise it, or lower data.size."
+        )
 
 
 def _place(pixels: Tensor, device: torch.device) -> Tensor:
