@@ -43,6 +43,12 @@ class State:
         scores = self.discriminant.scores(outputs.pooled(self.discriminant.layer))
         return scores.to(outputs.features.device, torch.float32)
 
+    def is_unfamiliar(self, outputs: Outputs) -> Tensor:
+        """Whether a photo may show none of the classes; false without a discriminant: (B,) bool"""
+        if self.discriminant is None:
+            return torch.zeros(len(outputs.features), dtype=torch.bool)
+        return self.discriminant.is_unfamiliar(outputs.pooled(self.discriminant.layer))
+
     @property
     def task_numbers(self) -> list[int]:
         """The task (1-based) in which each class came."""
