@@ -26,7 +26,12 @@ FAMILIAR = 0.95
 
 @torch.inference_mode()
 def pooled_views(
-    state: State, runtime: Runtime, pixels: Tensor, layer: Layer = "tail", views: Sequence[View] = VIEWS
+    state: State,
+    runtime: Runtime,
+    pixels: Tensor,
+    layer: Layer = "tail",
+    views: Sequence[View] = VIEWS,
+    stage: str = "computing features",
 ) -> Tensor:
     """Pooled features of each view of each photo: (N, S, S, 3) -> (N, V, D)"""
     network, crop, pooled = state.network.eval(), state.config.data.crop, []
@@ -40,7 +45,7 @@ def pooled_views(
                 found = network(images, maps=False).pooled(layer)
         pooled.append(found.unflatten(0, (len(views), len(chunk))).transpose(0, 1).cpu())
         seen = min(len(pixels), (done + 1) * state.config.train.batch_size)
-        runtime.listener.progress("looking at the photos", seen, len(pixels))
+        runtime.listener.progress(stage, seen, len(pixels))
     return torch.cat(pooled)
 
 
@@ -69,7 +74,7 @@ def from_exemplars(state: State, runtime: Runtime) -> Discriminant | None:
     """The statistics of the photos in memory. None if some class has no photos there."""
     if not state.classes or set(state.memory.pixels) != set(range(len(state.classes))):
         return None
-    features = pooled_views(state, runtime, state.memory.all_pixels())
+    features = pooled_views(state, runtime, state.memory.all_pixels(), stage="computing statistics")
     discriminant = Discriminant(features.shape[2])
     count_photos(discriminant, features, state.memory.all_labels())
     return discriminant
