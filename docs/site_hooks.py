@@ -8,7 +8,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "results/*.*", "results/figures/*")
+OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "results/*.*", "results/figures/*")
 SOURCE_LINK = re.compile(r"\[([^\]]*)\]\((?:\.\./)?(?:src|examples|benchmarks)/[^)]*\)")  # not part of the site
 
 

@@ -137,7 +137,7 @@ def test_boxes_count_in_the_upright_photo(tmp_path: Path) -> None:
 
 def test_boxes_given_as_shares(tmp_path: Path) -> None:
     report = boxed(photo(tmp_path / "a.png"), (0.1, 0.1, 0.9, 0.9))
-    assert "not in shares" in find(report, "Boxes less than two pixels wide or high: 1").what_to_do
+    assert "not fractions" in find(report, "Boxes less than two pixels wide or high: 1").what_to_do
 
 
 def test_small_photos(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_what_is_not_there_is_refused_before_the_first_photo(word: str, folder: 
 def test_a_photo_comes_from_standard_input(folder: Path) -> None:
     [photo] = find_photos(["-"], io.BytesIO((folder / "one.jpg").read_bytes()))
     assert photo.decode(8)[1] == (20, 10)
-    with pytest.raises(UserError, match="Nothing came"):
+    with pytest.raises(UserError, match="Standard input is empty"):
         list(find_photos(["-"], NO_INPUT))
 
 
@@ -127,7 +127,7 @@ def test_sound_is_no_video(folder: Path) -> None:
         container.mux(stream.encode(frame))
         container.mux(stream.encode())
     [photo] = find_photos(["sound.mp4"], NO_INPUT)
-    assert photo.problem == "it holds no pictures"
+    assert photo.problem == "it has no video stream"
 
 
 def test_a_missing_package_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,5 +138,5 @@ def test_a_missing_package_is_named(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_step_is_a_whole_number_from_one(folder: Path) -> None:
-    with pytest.raises(UserError, match="steps of 0"):
+    with pytest.raises(UserError, match="frame step cannot be 0"):
         find_photos(["one.jpg"], NO_INPUT, 0)

@@ -83,7 +83,7 @@ def test_learn_history_rollback(home: Path, model: Path) -> None:
         "1 new class from 8 photos",
         "About",
         "old classes, before",
-        "old classes, now",
+        "old classes, after",
         "knows 4 classes",
         "rollback",
     ):
@@ -95,7 +95,7 @@ def test_learn_history_rollback(home: Path, model: Path) -> None:
     assert above.split() == ["class", "box", "both"]
     assert header.split() == ["version", "date", "classes", "added", "of", *["right"] * 3, "size"]
     assert re.match(r"1 +\d{4}-\d\d-\d\d +3 ", first)
-    assert run(home, "rollback", model).stdout == f"{model} is version 1 now: 3 classes.\n"
+    assert run(home, "rollback", model).stdout == f"{model} is now version 1 with 3 classes.\n"
     assert len(load_bundle(model).classes) == 3
     assert run(home, "rollback", model).returncode == 2
     assert run(home, "rollback", model, "--to", "2").returncode == 0
@@ -111,7 +111,7 @@ def test_a_class_that_is_known(home: Path, model: Path) -> None:
     shutil.copytree(next((home / "one").iterdir()), home / "grown" / name, dirs_exist_ok=True)  # ten take a name
     more = run(home, "learn", model, "grown", "--more", "--epochs", "1", "--device", "cpu")
     assert more.returncode == 0, more.stderr
-    assert "Left out: 20 photos" in more.stdout and "8 further photos of known classes" in more.stdout
+    assert "Skipped 20 photos" in more.stdout and "8 further photos of known classes" in more.stdout
 
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
@@ -125,7 +125,7 @@ def test_a_stopped_lesson_leaves_the_model(home: Path, model: Path, stop: signal
         process.kill()
     assert process.returncode == code
     after = contents(model)
-    assert after.pop("lock", None) is not None if stop == signal.SIGKILL else "is as it was" in errors
+    assert after.pop("lock", None) is not None if stop == signal.SIGKILL else "is unchanged" in errors
     assert after == before
     assert run(home, "learn", model, "one", "--epochs", "1", "--device", "cpu").returncode == 0
     assert [version.number for version in versions(model)] == [1, 2]
@@ -143,7 +143,7 @@ def test_no_model_and_no_photos(home: Path, tmp_path: Path) -> None:
     for arguments in (("history", tmp_path / "no"), ("rollback", tmp_path / "no"), ("learn", tmp_path / "no", "none")):
         refused = run(home, *arguments)
         assert refused.returncode == 2 and len(refused.stderr.strip().splitlines()) == 2, refused.stderr
-    assert "one class only" in run(home, "learn", tmp_path / "no", "one").stderr
+    assert "only one class" in run(home, "learn", tmp_path / "no", "one").stderr
     assert not (tmp_path / "no").exists()
 
 

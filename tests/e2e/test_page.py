@@ -1,5 +1,6 @@
 """The page in a real browser: look, teach a new class, see it localized, go back. Skipped where there is none."""
 
+import json
 import os
 import re
 import shutil
@@ -69,11 +70,15 @@ def server(made: Path, tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 @contextmanager
-def serving(model: Path) -> Iterator[str]:
+def serving(model: Path, **environment: str) -> Iterator[str]:
     """The command itself; -> the link that it prints"""
     command = [sys.executable, "-m", "fdcnet", "serve", str(model), "--port", "0", "--device", "cpu"]
     process = subprocess.Popen(
-        command, env=os.environ | {"PYTHONUNBUFFERED": "1"}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"} | environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     assert process.stdout is not None
     try:
@@ -516,8 +521,13 @@ def test_a_second_tab_sees_the_lesson_and_can_cancel_it(
     visit.end()
 
 
-def test_an_example_without_any_photos(browser: Any, tmp_path: Path) -> None:
-    with serving(tmp_path / "birds") as link:
+def test_an_example_after_a_lost_lesson(browser: Any, tmp_path: Path) -> None:
+    killed = tmp_path / "temporary" / "fdcnet-serve-killed"
+    killed.mkdir(parents=True)
+    (killed / "lock").touch()
+    facts = {"model": str(tmp_path.resolve() / "birds"), "classes": ["heron"]}
+    (killed / "lesson.json").write_text(json.dumps(facts))
+    with serving(tmp_path / "birds", TMPDIR=str(tmp_path / "temporary")) as link:
         locked = browser.new_context().new_page()
         locked.goto(link.partition("?")[0])
         playwright.expect(locked.locator("h1")).to_have_text("Token required")
@@ -529,6 +539,8 @@ def test_an_example_without_any_photos(browser: Any, tmp_path: Path) -> None:
 
         visit = Visit(browser, link)
         page, expect = visit.page, playwright.expect
+        expect(page.locator("#problem")).to_contain_text("The server stopped during a lesson on heron.")
+        page.click("text=Back to the photos")
         expect(page.locator(".card")).to_have_count(2)  # a new model needs two classes
         page.click("text=Start with an example")
         expect(page.locator("#outcome")).to_contain_text("You can close this page")

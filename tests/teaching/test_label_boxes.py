@@ -20,8 +20,8 @@ def test_sharp_views_that_agree_are_certain() -> None:
     assert confidence(square(2, 6), square(2, 6), square(2, 6)) == pytest.approx(1)
 
 
-def test_the_class_score_counts() -> None:
-    assert confidence(square(2, 6), square(2, 6), square(2, 6), score=0.3) == pytest.approx(0.3)
+def test_the_class_score_counts_for_a_third() -> None:
+    assert confidence(square(2, 6), square(2, 6), square(2, 6), score=0.4) == pytest.approx(0.8)
 
 
 def test_views_that_disagree_are_doubtful() -> None:

@@ -22,7 +22,7 @@ from fdcnet.models.network import new_network
 from fdcnet.runtime.listener import Listener
 from fdcnet.store.bundle import load_bundle, save_bundle
 from fdcnet.store.photo_history import identities
-from fdcnet.teaching import defaults as plan
+from fdcnet.teaching import defaults
 from fdcnet.teaching.learn import Cancelled, LearnReport, after_tasks, learn, rollback, versions
 from fdcnet.training.run import train
 
@@ -208,7 +208,7 @@ def test_photos_that_lie_in_the_model_are_left_out(model: Path, photos: Path, tm
     before = load_bundle(model).held_out
     report = teach(model, source, more=True, listener=notes)
     state = load_bundle(model)
-    assert notes.texts[0] == "Left out: 30 photos that the model holds or was measured with, or that came twice."
+    assert notes.texts[0] == "Skipped 30 photos: duplicates, or used by an earlier lesson."
     assert report.more == (name,) and {len(names) for names in state.memory.names.values()} == {8, 12}
     assert before and state.held_out and torch.equal(before.pixels, state.held_out.pixels)
 
@@ -216,14 +216,14 @@ def test_photos_that_lie_in_the_model_are_left_out(model: Path, photos: Path, tm
 def test_what_has_taught_never_measures(photos: Path, tmp_path: Path) -> None:
     """Also when the memory has given it up: here it keeps two photos a class."""
     model, source = tmp_path / "model", renamed(photos / "first", tmp_path / "again")
-    teach(model, photos / "first", memory=2)
+    teach(model, photos / "first", light=False, memory=2)
     first = load_bundle(model)
-    report = teach(model, source, more=True, holdout=0.5)
+    report = teach(model, source, light=False, more=True, holdout=0.5)
     assert report.old_after and report.old_after.num_photos == 6
     state = load_bundle(model)
     assert state.photo_history == first.photo_history and sum(state.photo_history.values()) == 24
     test = Dataset("again", tuple(state.classes), (), tuple(read(source).train))
-    report = teach(model, replace(test, train=read(photos / "first").train), more=True)
+    report = teach(model, replace(test, train=read(photos / "first").train), light=False, more=True)
     assert report.old_after and report.old_after.num_photos == 6
 
 
@@ -241,7 +241,7 @@ def test_copies_within_a_lesson_count_once(photos: Path, tmp_path: Path) -> None
     for file in [file for file in source.rglob("*") if file.is_file()]:
         shutil.copy(file, file.with_name(f"copy-{file.name}"))
     report = teach(tmp_path / "model", source, listener=notes)
-    assert notes.texts[0].startswith("Left out: 30 photos")
+    assert notes.texts[0].startswith("Skipped 30 photos")
     assert report.new_after and report.new_after.num_photos == 6 and len(load_bundle(tmp_path / "model").memory) == 24
 
 
@@ -254,7 +254,7 @@ def test_a_model_of_train_can_learn_more(
     listener.note = notes.append  # type: ignore[method-assign]
     report = learn(tmp_path / "run" / "model", photos / "two", epochs=1, device="cpu", listener=listener)
     assert report.version == 2 and report.num_classes == 5 and report.old_after is None
-    assert any("kept no photos" in note for note in notes)
+    assert any("has no photos of its old classes" in note for note in notes)
     assert load_bundle(tmp_path / "run" / "model").config.method == "baseline"
     rollback(tmp_path / "run" / "model")
     assert len(load_bundle(tmp_path / "run" / "model").classes) == 4
@@ -332,7 +332,7 @@ def test_another_thread_predicts_while_one_learns(model: Path, photos: Path) -> 
 
 def test_one_class_is_too_few_to_begin_with(photos: Path, tmp_path: Path) -> None:
     error = refused(tmp_path / "model", photos / "one")
-    assert "one class only" in error.problem and "base_classes" not in error.remedy
+    assert "only one class" in error.problem and "base_classes" not in error.remedy
 
 
 def test_no_photos(tmp_path: Path, model: Path) -> None:
@@ -345,7 +345,7 @@ def test_two_photos(photos: Path, tmp_path: Path, model: Path) -> None:
     (tmp_path / "few" / "wren").mkdir(parents=True)
     for file in sorted(file for file in (photos / "one").rglob("*") if file.is_file())[:2]:
         shutil.copy(file, tmp_path / "few" / "wren")
-    assert refused(model, tmp_path / "few").problem == "Class 'wren' has 2 photos to learn from."
+    assert refused(model, tmp_path / "few").problem == "Class 'wren' has 2 training photos."
 
 
 def test_unreadable_photos(photos: Path, tmp_path: Path, model: Path) -> None:
@@ -356,7 +356,7 @@ def test_unreadable_photos(photos: Path, tmp_path: Path, model: Path) -> None:
     assert "can be read" in refused(model, tmp_path / "bad").problem
     for number in range(2):
         Image.new("RGB", (50, 40), (number, 0, 0)).save(folder / f"{number}.png")
-    assert "has 2 photos" in refused(model, tmp_path / "bad", holdout=0).problem
+    assert "has 2 training photos" in refused(model, tmp_path / "bad", holdout=0).problem
 
 
 def test_impossible_names(photos: Path, tmp_path: Path, model: Path) -> None:
@@ -371,9 +371,9 @@ def test_impossible_settings(photos: Path, tmp_path: Path, model: Path) -> None:
         ({"holdout": 1.0}, "holdout cannot be 1"),
         ({"memory": 0}, "memory cannot be 0"),
         ({"keep": -1}, "keep cannot be -1"),
-        ({"backbone": "tiny"}, "has a backbone already"),
-        ({"overrides": ["model.head_width=8"]}, "cannot change once a model is made"),
-        ({"overrides": ["data.size=48"]}, "cannot change once a model is made"),
+        ({"backbone": "tiny"}, "already has a backbone"),
+        ({"overrides": ["model.head_width=8"]}, "cannot change once a model exists"),
+        ({"overrides": ["data.size=48"]}, "cannot change once a model exists"),
         ({"overrides": ["train.nonsense=1"]}, "no setting"),
         ({"epochs": 0}, "epochs cannot be 0."),
     ):
@@ -383,9 +383,9 @@ def test_impossible_settings(photos: Path, tmp_path: Path, model: Path) -> None:
 
 def test_swapped_words(photos: Path, tmp_path: Path, model: Path) -> None:
     for error in (refused(photos / "first", model), refused(tmp_path / "new", model), refused(model, model)):
-        assert error.problem == f"{model} is a model: there are no photos to learn from."
+        assert error.problem == f"{model} is a model, not a folder of photos."
         assert "model first" in error.remedy
-    assert "no model" in refused(photos / "first", tmp_path / "new").problem
+    assert "is not a model" in refused(photos / "first", tmp_path / "new").problem
 
 
 def test_a_newer_format(photos: Path, model: Path) -> None:
@@ -399,22 +399,22 @@ def test_a_newer_format(photos: Path, model: Path) -> None:
 
 def test_few_photos_are_seen_more_often() -> None:
     cpu = torch.device("cpu")
-    few = plan.settings_for(None, True, cpu, plan.Size(10, 240))
-    many = plan.settings_for(None, True, cpu, plan.Size(100, 4000))
+    few = defaults.settings_for(None, True, cpu, 10, 240)
+    many = defaults.settings_for(None, True, cpu, 100, 4000)
     assert few["train.base_epochs"] > many["train.base_epochs"] >= 8
-    full = plan.settings_for(None, False, cpu, plan.Size(100, 4000))
+    full = defaults.settings_for(None, False, cpu, 100, 4000)
     assert few["train.loc_warmup"] > 0 and "train.loc_warmup" not in full
-    assert few["train.views"] and not plan.settings_for(None, False, cpu, plan.Size(10, 240))["train.views"]
+    assert few["train.views"] and not defaults.settings_for(None, False, cpu, 10, 240)["train.views"]
 
 
 def test_times_and_numbers_in_words() -> None:
-    assert [plan.in_words(seconds) for seconds in (0, 1.4, 60, 130)] == [
+    assert [defaults.in_words(seconds) for seconds in (0, 1.4, 60, 130)] == [
         "1 second",
         "1 second",
         "60 seconds",
         "2 minutes",
     ]
-    assert (plan.count(1, "epoch"), plan.count(2, "class")) == ("1 epoch", "2 classes")
+    assert (defaults.count(1, "epoch"), defaults.count(2, "class")) == ("1 epoch", "2 classes")
 
 
 def test_the_estimate_leaves_the_network_alone(small_config: Callable[..., Config], photos: Path, model: Path) -> None:
@@ -422,15 +422,15 @@ def test_the_estimate_leaves_the_network_alone(small_config: Callable[..., Confi
 
     state = load_bundle(model)
     before = {name: value.clone() for name, value in state.network.state_dict().items()}
-    assert plan.estimate(state, Runtime.of(state.config), 10) > 0
+    assert defaults.estimate(state, Runtime.of(state.config), 10) > 0
     assert all(torch.equal(value, before[name]) for name, value in state.network.state_dict().items())
     assert all(parameter.grad is None and parameter.requires_grad for parameter in state.network.parameters())
 
 
 def test_few_photos_are_learned_light_on_any_device() -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    assert [plan.light_is_enough(device, 999) for device in (cpu, cuda)] == [True, True]
-    assert [plan.light_is_enough(device, 1000) for device in (cpu, cuda)] == [True, False]
+    assert [defaults.light_is_enough(device, 999) for device in (cpu, cuda)] == [True, True]
+    assert [defaults.light_is_enough(device, 1000) for device in (cpu, cuda)] == [True, False]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -16,7 +16,7 @@ from fdcnet.models.network import new_network
 from fdcnet.runtime.listener import Epoch, Listener
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.bundle import load_bundle
-from fdcnet.training import light as frozen
+from fdcnet.training import light
 from fdcnet.training.light import frozen_backbone, shared_views
 from fdcnet.training.run import train
 from fdcnet.training.seeding import seed_of
@@ -122,7 +122,7 @@ def test_what_does_not_fit_into_memory_goes_to_a_file(
     labels = torch.arange(5)
     runtime = replace(Runtime.of(state.config), cache_dir=tmp_path / "cache")
     in_memory = shared_views(state, runtime, state.network.backbone, pixels, labels, labels > 2, (0,))
-    monkeypatch.setattr(frozen, "IN_MEMORY", 0)
+    monkeypatch.setattr(light, "IN_MEMORY", 0)
     in_file = shared_views(state, runtime, state.network.backbone, pixels, labels, labels > 2, (0,))
     assert torch.equal(in_file.features, in_memory.features)
     assert list((tmp_path / "cache").iterdir()) == []

@@ -20,42 +20,46 @@ COLUMNS = {"top1_cls": "class right", "gt_known": "box right", "top1_loc": "both
 
 
 def learn(
-    model: Annotated[Path, typer.Argument(help="The model: made if it is not there yet, else it learns more.")],
-    photos: Annotated[str, typer.Argument(help="Photos of new classes: a folder per class, CSV, COCO JSON ...")],
-    more: Annotated[bool, typer.Option("--more", help="Photos may also be of classes that the model knows.")] = False,
+    model: Annotated[Path, typer.Argument(help="Model folder. Created by the first call.")],
+    photos: Annotated[str, typer.Argument(help="Photos of new classes: one folder per class, CSV, COCO JSON ...")],
+    more: Annotated[bool, typer.Option("--more", help="Allow photos of classes that the model already knows.")] = False,
     full: Annotated[
         bool | None,
         typer.Option(
-            "--full/--light", help="Train everything, or leave the backbone as it is. [default: by device and photos]"
+            "--full/--light", help="Train everything, or freeze the backbone. [default: by device and number of photos]"
         ),
     ] = None,
+    refine: Annotated[
+        bool,
+        typer.Option("--refine", help="Also train the boxes of new classes: minutes instead of seconds."),
+    ] = False,
     backbone: Annotated[
-        str | None, typer.Option("--backbone", "-b", help=f"Of a model that is to be made. [default: {BACKBONE}]")
+        str | None, typer.Option("--backbone", "-b", help=f"Backbone for a new model. [default: {BACKBONE}]")
     ] = None,
     weights: Annotated[
-        str | None, typer.Option("--weights", "-w", help="Its pretrained weights: a file, auto, or none.")
+        str | None, typer.Option("--weights", "-w", help="Pretrained weights for a new model: a file, auto, or none.")
     ] = None,
     holdout: Annotated[
         float | None,
-        typer.Option(help=f"Share of the photos that measures and does not teach; 0: none. [default: {HOLDOUT}]"),
+        typer.Option(help=f"Fraction of photos held out for evaluation; 0: none. [default: {HOLDOUT}]"),
     ] = None,
     memory: Annotated[
         int | None,
-        typer.Option(help=f"Photos kept of each class. [default: {MEMORY_PER_CLASS}, then as many as before]"),
+        typer.Option(help=f"Photos to keep per class. [default: {MEMORY_PER_CLASS}, later as before]"),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the photos. [default: by their number]")] = None,
-    keep: Annotated[int, typer.Option(help="Earlier versions that are kept.")] = KEEP,
-    seed: Annotated[int | None, typer.Option(help="Order of photos, views, initial values.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Training epochs; implies --refine. [default: by photos]")] = None,
+    keep: Annotated[int, typer.Option(help="Number of earlier versions to keep.")] = KEEP,
+    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     device: options.Device = None,
     cache: options.Cache = None,
     set_: options.Set = [],  # noqa: B006 typer copies it
 ) -> None:
-    """Teach a model new classes from photos alone, without boxes and without the photos of its old classes.
+    """Teach a model new classes from photos. No boxes and no photos of the old classes are needed.
 
-    The first call makes the model, every later one adds classes to it. Until it is done the old version stays in use:
-    Ctrl-C, a full disk or a power cut leave it as it was.
+    The first call creates the model and trains it. Later calls add classes in one pass over the new photos. The old
+    version stays in use until the new one is written, so Ctrl-C, a full disk or a power cut do no harm.
 
-    Photos lie in one folder per class, and these in the folder that is named: new-photos/kingfisher/*.jpg
+    Put the photos of each class into a folder with its name: new-photos/kingfisher/*.jpg
 
     Example: `fdcnet learn birds first-photos/`, and later `fdcnet learn birds new-photos/`
     """
@@ -68,6 +72,7 @@ def learn(
             photos,
             more=more,
             full=full,
+            refine=refine,
             backbone=backbone,
             weights=weights,
             holdout=holdout,
@@ -81,13 +86,13 @@ def learn(
             listener=watcher(),
         )
     except KeyboardInterrupt:
-        errors.print(f"Nothing was changed: {model} is as it was.", markup=False)
+        errors.print(f"Stopped. {model} is unchanged.", markup=False)
         raise
     _print(report)
 
 
 def history(model: options.Model) -> None:
-    """List the versions of a model: when each was learned, what it added, how well it did.
+    """List the versions of a model with their date, new classes and accuracy.
 
     Example: `fdcnet history birds`
     """
@@ -103,28 +108,28 @@ def history(model: options.Model) -> None:
             f"{version.number}{' *' if version.current else ''}",
             version.created.astimezone().strftime("%Y-%m-%d\n%H:%M"),
             str(len(version.classes)),
-            Text(_names(version.added, version.learned.get("more", ()))),  # a name in brackets is no style
+            Text(_names(version.added, version.learned.get("more", ()))),  # [brackets] are not markup
             *_both(version.learned),
             f"{version.num_bytes / 1e6:.1f} MB",
         )
     if not table.row_count:
-        run_rollback(model)  # says that there is no model
+        run_rollback(model)  # raises the error for a missing model
     console.print(table)
-    console.print("* in use. Percent of held-out photos of old and new classes.", markup=False)
+    console.print("* current version. Percent correct on held-out photos of old and new classes.", markup=False)
 
 
 def rollback(
     model: options.Model,
-    to: Annotated[int | None, typer.Option(help="Number of the version. [default: the one before]")] = None,
+    to: Annotated[int | None, typer.Option(help="Version number. [default: the previous version]")] = None,
 ) -> None:
-    """Make an earlier version the current one. The later ones are kept, too: `--to` goes forward as well.
+    """Go back to an earlier version. Later versions are kept, so `--to` can also go forward again.
 
     Example: `fdcnet rollback birds`, or `fdcnet rollback birds --to 3`
     """
     from fdcnet.store.versions import rollback as run_rollback
 
     version = run_rollback(model, to)
-    console.print(f"{model} is version {version.number} now: {len(version.classes)} classes.", markup=False)
+    console.print(f"{model} is now version {version.number} with {len(version.classes)} classes.", markup=False)
 
 
 def _print(report: "LearnReport") -> None:
@@ -134,7 +139,7 @@ def _print(report: "LearnReport") -> None:
     table = Table("held-out photos of", "number", *COLUMNS.values(), box=box.SIMPLE)
     rows = (
         ("old classes, before", report.old_before),
-        ("old classes, now", report.old_after),
+        ("old classes, after", report.old_after),
         ("new classes", report.new_after),
     )
     for what, accuracy in rows:
@@ -143,16 +148,16 @@ def _print(report: "LearnReport") -> None:
             table.add_row(what, str(accuracy.num_photos), *values)
     if table.row_count:
         console.print(table)
-    back = f" 'fdcnet rollback {report.model}' takes it back." if can_go_back(report.model) else ""
+    undo = f" Undo: fdcnet rollback {report.model}" if can_go_back(report.model) else ""
     console.print(
-        f"{report.model} is version {report.version} now and knows {report.num_classes} classes "
-        f"({in_words(report.seconds)}).{back}",
+        f"{report.model} is now version {report.version} and knows {report.num_classes} classes. "
+        f"Took {in_words(report.seconds)}.{undo}",
         markup=False,
     )
 
 
 def _both(learned: Mapping[str, Any]) -> list[str]:
-    """Old classes above new ones: which, then each column."""
+    """Old classes above new ones: their name, then each column."""
     found = [(what, learned[key]) for what, key in (("old", "old_after"), ("new", "new_after")) if learned.get(key)]
     names = "\n".join(what for what, _ in found)
     return [names, *("\n".join(percent(accuracy[key]) for _, accuracy in found) for key in COLUMNS)]

@@ -163,4 +163,5 @@ def _line(prediction: "Prediction") -> str:
         best = prediction.top[0]
         return f"{prediction.source}: {NONE_OF_THESE} (best: {best.class_name}, {best.score:.0%})"
     boxes = "  ".join(f"[{', '.join(f'{value:.0f}' for value in box)}]" for box in prediction.boxes_xyxy)
-    return f"{prediction.source}: {prediction.class_name} {prediction.score:.0%}  {boxes}"
+    doubt = "  (may be none of the known classes)" if prediction.unfamiliar else ""
+    return f"{prediction.source}: {prediction.class_name} {prediction.score:.0%}  {boxes}{doubt}"

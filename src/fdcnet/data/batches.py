@@ -1,4 +1,4 @@
-"""From cached pixels to batches. Everything random is a pure function of a key, so that any epoch can be repeated."""
+"""From cached pixels to batches. All randomness is a function of a key, so any epoch can be repeated."""
 
 import hashlib
 from collections import deque
@@ -21,7 +21,7 @@ NO_INDICES = np.empty(0, np.int64)  # np.concatenate refuses an empty list
 
 
 def rng(*key: int | str) -> np.random.Generator:
-    """The same numbers for the same key on every machine and in every process."""
+    """A generator that depends on the key only, on every machine."""
     canonical = repr(tuple(part if isinstance(part, str) else int(part) for part in key))
     digest = hashlib.sha256(canonical.encode()).digest()
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int.from_bytes(digest, "big"))))
@@ -33,7 +33,7 @@ def epoch_indices(num: int, batch_size: int, seed_key: Key, drop_last: bool) -> 
 
 
 def balanced_indices(labels: Tensor, batch_size: int, seed_key: Key, drop_last: bool) -> list[Tensor]:
-    """An epoch of the usual length in which all classes are equally frequent (to within one photo)."""
+    """An epoch of the usual length in which all classes are equally frequent, up to one photo."""
     generator = rng(*seed_key)
     members = [np.flatnonzero(labels.cpu().numpy() == label) for label in labels.unique().tolist()]
     quotas = np.full(len(members), len(labels) // max(len(members), 1))
@@ -47,7 +47,7 @@ def paired_indices(
 ) -> list[tuple[Tensor, Tensor]]:
     """A batch of each set per step, `length` photos of each in all (0: one pass over the larger set).
 
-    A set that comes to its end starts over, newly shuffled.
+    A set that is exhausted is shuffled again.
     """
     assert min(num_first, num_second) > 0, "both sets need photos"
     length = length or max(num_first, num_second)
@@ -78,7 +78,7 @@ def _split(indices: np.ndarray, batch_size: int, drop_last: bool) -> list[Tensor
 
 
 def crop_batch(pixels: Tensor, indices: Tensor, top: Tensor, left: Tensor, flip: Tensor, crop: int) -> Tensor:
-    """A square of each photo, mirrored where `flip`. All arguments lie where `pixels` (N, S, S, 3) does."""
+    """A square of each photo, mirrored where `flip`. All arguments are on the device of `pixels` (N, S, S, 3)."""
     if pixels.device.type == "cpu":
         return _crop_by_slices(pixels, indices, top, left, flip, crop)
     steps = torch.arange(crop, device=pixels.device)
@@ -88,7 +88,7 @@ def crop_batch(pixels: Tensor, indices: Tensor, top: Tensor, left: Tensor, flip:
 
 
 def _crop_by_slices(pixels: Tensor, indices: Tensor, top: Tensor, left: Tensor, flip: Tensor, crop: int) -> Tensor:
-    """On a CPU copying rows is up to 20 times as fast as gathering single pixels."""
+    """On a CPU, copying rows is up to 20 times as fast as gathering single pixels."""
     out = torch.empty((len(indices), crop, crop, 3), dtype=torch.uint8)
     places = zip(indices.tolist(), top.tolist(), left.tolist(), flip.tolist(), strict=True)
     for i, (index, y, x, mirrored) in enumerate(places):
@@ -111,7 +111,7 @@ def zoom_batch(photos: Tensor, top: Tensor, left: Tensor, side: Tensor, flip: Te
 
 
 def recolour(crops: Tensor, brightness: Tensor, saturation: Tensor, contrast: Tensor) -> Tensor:
-    """Squares (B, h, w, 3) in 0..255 with each of these multiplied by its factor (B,), as float."""
+    """Multiply brightness, saturation and contrast of squares (B, h, w, 3) in 0..255 by factors (B,); returns float."""
     brightness, saturation, contrast = (factor[:, None, None, None] for factor in (brightness, saturation, contrast))
     lit = crops.float() * brightness
     grey = lit.mean(3, keepdim=True)
@@ -125,7 +125,7 @@ def normalise(
     """(x - mean) / std per channel, for pixels in 0..255. Returns channels-last (B, 3, h, w)."""
     num, height, width, channels = crops.shape
     mean, std = (torch.as_tensor(value, dtype=torch.float32, device=crops.device) for value in (mean, std))
-    # Whole rows of interleaved channels: a last axis of three would defeat vector instructions.
+    # Whole rows of interleaved channels: a last axis of size three is slow.
     scale, shift = (1 / std).repeat(width), (-mean / std).repeat(width)
     rows = crops.reshape(num, height, width * channels).float().mul(scale).add_(shift).to(dtype)
     return rows.view(num, height, width, channels).permute(0, 3, 1, 2)
@@ -157,10 +157,10 @@ class Batches:
         self.crop = crop
         self.lengths = [len(batch) for batch in index_batches]
         self.mean, self.std = (torch.tensor(value, dtype=torch.float32, device=device) for value in (mean, std))
-        # All that varies from step to step is laid out for the whole epoch here: no step waits for the device.
+        # Everything that varies between steps is prepared here, so that no step waits for the device.
         flat = torch.cat(index_batches) if index_batches else torch.empty(0, dtype=torch.int64)
         self.zooms = augment and zoom < 1
-        if self.zooms:  # whole photos are taken where they lie and cut on the device: resizing is too slow elsewhere
+        if self.zooms:  # whole photos are moved and cut on the device, because resizing is slow elsewhere
             self.taken = [flat.to(self.pixels.device)]
             self.places = [values.to(device) for values in _zoomed_places(len(flat), size, zoom, seed_key)]
         else:
@@ -192,7 +192,7 @@ class Batches:
             yield Batch(normalise(crops, self.mean, self.std), labels[i], from_memory[i])
 
     def _take(self) -> Iterator[Tensor]:
-        """Whole photos or their crops, as bytes."""
+        """Whole photos or crops, as bytes."""
         for indices, *places in zip(*(values.split(self.lengths) for values in self.taken), strict=True):
             if self.zooms:
                 yield self.pixels[indices]
@@ -211,7 +211,7 @@ def _places(num: int, margin: int, augment: bool, seed_key: Key) -> tuple[Tensor
 
 
 def _zoomed_places(num: int, size: int, zoom: float, seed_key: Key) -> tuple[Tensor, ...]:
-    """Top, left, side and mirroring of squares whose side is `zoom` to all of the photo's."""
+    """Top, left, side and mirroring of squares whose side is between `zoom` and 1 times the photo's."""
     generator = rng(*seed_key, "zoom")
     side = size * generator.uniform(zoom, 1, num)
     top, left = generator.random((2, num)) * (size - side)
@@ -220,7 +220,7 @@ def _zoomed_places(num: int, size: int, zoom: float, seed_key: Key) -> tuple[Ten
 
 
 def prefetch(items: Iterable[T], depth: int = PREFETCH) -> Iterator[T]:
-    """The same items, made ahead of time by one thread that ends with the loop, however the loop is left."""
+    """The same items, produced ahead of time by one thread, which ends with the loop."""
     iterator, end = iter(items), object()
     pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
     try:

@@ -1,4 +1,4 @@
-"""Every photo decoded once: a block of bytes on the GPU where it fits, else a file mapped into memory."""
+"""Decode every photo once: to the GPU if it fits, else to a file that is mapped into memory."""
 
 import contextlib
 import errno
@@ -38,7 +38,7 @@ class PixelCache:
     records: tuple[Record, ...]
     sizes: Tensor  # (N, 2) int64: width and height of each upright photo before resizing
     pixels: Tensor  # (N, S, S, 3) uint8
-    broken: list[tuple[Path, str]] = field(default_factory=list)  # what was left out, and why
+    broken: list[tuple[Path, str]] = field(default_factory=list)  # skipped photos with the reason
 
     @staticmethod
     def build(
@@ -49,7 +49,7 @@ class PixelCache:
         workers: int | None = None,
         progress: Progress | None = None,
     ) -> "PixelCache":
-        """Decode `records`, or map what an earlier build left in `cache_dir`; without one the pixels stay in memory."""
+        """Decode `records`, or map them from `cache_dir` if an earlier build left them there. Without it: in memory."""
         if not records:
             nothing = torch.empty((0, size, size, 3), dtype=torch.uint8)
             return PixelCache((), torch.empty((0, 2), dtype=torch.int64), nothing)
@@ -68,7 +68,7 @@ class PixelCache:
         return len(self.records)
 
     def gather(self, indices: Tensor) -> Tensor:
-        """Whole photos, where the pixels lie."""
+        """Whole photos, on the device of the pixels."""
         return self.pixels[indices.to(self.pixels.device)]  # (B, S, S, 3) uint8
 
     def of_classes(self, classes: Collection[str]) -> "PixelCache":
@@ -77,7 +77,7 @@ class PixelCache:
         return self.rows([i for i, record in enumerate(self.records) if record.label in wanted])
 
     def rows(self, rows: Sequence[int]) -> "PixelCache":
-        """Only these photos, in the order of `rows`; all of them are not copied."""
+        """Only these photos, in the order of `rows`. Returns self (no copy) if all rows are selected."""
         if list(rows) == list(range(len(self))):
             return self
         kept = torch.tensor(rows, dtype=torch.int64)
@@ -85,7 +85,7 @@ class PixelCache:
 
 
 def default_cache_dir() -> Path:
-    """FDCNET_CACHE, else the user's cache folder."""
+    """FDCNET_CACHE, or the user's cache folder."""
     if named := os.environ.get("FDCNET_CACHE"):
         return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
@@ -93,7 +93,7 @@ def default_cache_dir() -> Path:
 
 
 def fingerprint(records: Sequence[Record], size: int) -> str:
-    """Changes whenever a file, the list of files or the decoded size does; labels do not matter to pixels."""
+    """Changes with the list of files, their time stamps and the decoded size, but not with labels."""
     digest = hashlib.sha256(f"{FORMAT} {size}".encode())
     for record in records:
         path = record.path.absolute()
@@ -160,6 +160,7 @@ def _on_disk(records: Sequence[Record], size: int, cache_dir: Path, decoded: Ite
         remove_leftovers(cache_dir)
         _in_use.add(stem)
         if not _make_room(cache_dir, needed):
+            _refuse_too_many(len(records), needed)
             return _in_memory(decoded, len(records), size)
         _write(stem, size, len(records), decoded)
     except OSError as error:
@@ -170,7 +171,7 @@ def _on_disk(records: Sequence[Record], size: int, cache_dir: Path, decoded: Ite
 
 
 def _write(stem: Path, size: int, num: int, decoded: Iterator[Decoded]) -> None:
-    """Both files are written beside and renamed, the sidecar last: where it lies, the pixels are whole."""
+    """The sidecar is written last: if it exists, the pixels are complete."""
     if shutil.disk_usage(stem.parent).free < num * size * size * 3:
         raise OSError(errno.ENOSPC, "No space left on device")  # now rather than after minutes of decoding
     sizes: list[tuple[int, int]] = []
@@ -184,7 +185,7 @@ def _write(stem: Path, size: int, num: int, decoded: Iterator[Decoded]) -> None:
 
 
 def _readable(decoded: Iterator[Decoded], sizes: list[tuple[int, int]], broken: dict[int, str]) -> Iterator[np.ndarray]:
-    """The photos that could be decoded; notes their original sizes, and why the others could not."""
+    """Yield the photos that could be decoded. Fills in their sizes, and the reasons for the others."""
     for i, result in enumerate(decoded):
         if isinstance(result, BadImage):
             broken[i] = str(result)
@@ -195,7 +196,7 @@ def _readable(decoded: Iterator[Decoded], sizes: list[tuple[int, int]], broken: 
 
 
 def _map(stem: Path, num: int, size: int) -> _Block | None:
-    """What an earlier build left, or None. No photo is opened."""
+    """The block of an earlier build, or None. No photo is opened."""
     pixel_file = stem.with_suffix(".pixels")
     try:
         sidecar = json.loads(stem.with_suffix(".json").read_bytes())
@@ -209,15 +210,15 @@ def _map(stem: Path, num: int, size: int) -> _Block | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     with contextlib.suppress(OSError):
-        os.utime(stem.with_suffix(".json"))  # when it was last used: see _make_room
+        os.utime(stem.with_suffix(".json"))  # time of last use, for _make_room
     if not sizes:  # an empty file cannot be mapped
         return _Block(np.empty(shape, np.uint8), sizes, broken)
-    # Copy-on-write: torch wants writable memory, and no slip may ever reach the file.
+    # Copy-on-write: torch needs writable memory, but the file must not change.
     return _Block(np.memmap(pixel_file, np.uint8, mode="c", shape=shape), sizes, broken)
 
 
 def _any_repaired(block: _Block, records: Sequence[Record], size: int) -> bool:
-    """A photo can become readable without its time stamp changing: a permission given, a network folder back."""
+    """A photo can become readable without a new time stamp, for example by a permission."""
     return any(not isinstance(_try_decode(records[i].path, size), BadImage) for i in block.broken)
 
 
@@ -226,11 +227,7 @@ def _make_room(cache_dir: Path, needed: int) -> bool:
 
     Blocks of this process are never removed. One that another process has mapped stays readable to it.
     """
-    limit = os.environ.get(LIMIT_VARIABLE, LIMIT_GB)
-    try:
-        room = float(limit) * 1e9 - needed
-    except ValueError as error:
-        raise UserError(f"{LIMIT_VARIABLE} cannot be '{limit}'.", "Set it to a number of gigabytes.") from error
+    room = _limit_bytes() - needed
     blocks = []
     for sidecar in cache_dir.glob("*.json"):
         with contextlib.suppress(OSError):
@@ -249,6 +246,23 @@ def _make_room(cache_dir: Path, needed: int) -> bool:
     return True
 
 
+def _limit_bytes() -> float:
+    limit = os.environ.get(LIMIT_VARIABLE, LIMIT_GB)
+    try:
+        return float(limit) * 1e9
+    except ValueError as error:
+        raise UserError(f"{LIMIT_VARIABLE} cannot be '{limit}'.", "Set it to a number of gigabytes.") from error
+
+
+def _refuse_too_many(num_photos: int, needed: int) -> None:
+    """Refuse what fits neither into the cache nor well into memory."""
+    if hasattr(os, "sysconf") and needed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2:
+        allowed = f"{LIMIT_VARIABLE} allows {_gigabytes(int(_limit_bytes()))}"
+        raise UserError(
+            f"{num_photos} photos need {_gigabytes(needed)}, but {allowed}.", "Raise it, or lower data.size."
+        )
+
+
 def _place(pixels: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and pixels.nbytes <= GPU_SHARE * torch.cuda.mem_get_info(device)[0]:
         return pixels.to(device)
@@ -260,7 +274,7 @@ def _require_every_class(records: Sequence[Record], readable: Sequence[Record], 
         first, reason = next(iter(broken.items()))
         raise UserError(
             f"None of the {len(records)} photos can be read; the first is {records[first].path}: {reason}.",
-            "Check that the folder holds photos, and that they open in an image viewer.",
+            "Check that the folder contains photos, and that they open in an image viewer.",
         )
     left = {record.label for record in readable}
     for i, reason in broken.items():

@@ -1,4 +1,4 @@
-"""Look at every photo of a data set before it is learned: what is unreadable, doubled, tiny, or boxed wrongly."""
+"""Check every photo of a data set before training: unreadable, duplicate or tiny photos, and wrong boxes."""
 
 import os
 import statistics
@@ -16,13 +16,13 @@ from fdcnet.files import sha256
 Severity = Literal["error", "warning", "note"]
 
 _WINDOW = 1024  # photos handed to the threads at a time: a million waiting jobs would fill the memory
-_SIDE = 64  # decoding small shows the same faults, sooner
-_TOLERANCE = 1.0  # pixels: papers count the last pixel in or out
+_SIDE = 64  # decoding at a small size finds the same errors, faster
+_TOLERANCE = 1.0  # pixels: conventions differ on whether the last pixel counts
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of trouble: `examples` names every photo or class it concerns."""
+    """One kind of problem, with every photo or class that has it."""
 
     severity: Severity
     what: str
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Spread:
-    """Smallest, middle and largest of some numbers; zeros where there are none."""
+    """Minimum, median and maximum; zeros if there are no numbers."""
 
     minimum: float
     median: float
@@ -41,7 +41,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class SplitCounts:
-    """How much a split holds."""
+    """The size of a split."""
 
     images: int
     boxes: int
@@ -51,7 +51,7 @@ class SplitCounts:
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` saw. `ok`: nothing that would spoil training or its measurement."""
+    """The result of `check`. `ok`: no errors."""
 
     name: str
     num_classes: int
@@ -69,7 +69,7 @@ class Report:
 
 @dataclass(frozen=True)
 class _Photo:
-    """One file, opened."""
+    """One file that was opened."""
 
     record: Record
     in_train: bool
@@ -129,7 +129,7 @@ def _look_at(job: tuple[Record, bool]) -> _Photo:
         digest = sha256(record.path)
         if record.path.stat().st_size == 0:
             return _Photo(record, in_train, fault="the file is empty")
-        _, size = decode_with_size(record.path, _SIDE)  # as training will do it, to the last byte
+        _, size = decode_with_size(record.path, _SIDE)  # completely, as in training
     except BadImage as error:
         return _Photo(record, in_train, digest, fault=str(error))
     except OSError as error:
@@ -149,7 +149,7 @@ def _about_files(photos: Sequence[_Photo], small_side: int) -> Iterator[Finding]
 
 
 def _about_doubles(photos: Sequence[_Photo]) -> Iterator[Finding]:
-    """Each group of equal files once, under its most serious heading."""
+    """Report each group of equal files once, under its most serious problem."""
     groups: dict[str, list[_Photo]] = defaultdict(list)
     for photo in photos:
         if photo.digest:
@@ -164,12 +164,10 @@ def _about_doubles(photos: Sequence[_Photo]) -> Iterator[Finding]:
             contradictions += [text] * torn
             repeats += [text] * (not leaked and not torn)
     yield from _found(
-        "error", "Photos both in training and in test", leaks, "Remove one of each: the test would measure memory."
+        "error", "Photos both in training and in test", leaks, "Remove one of each: accuracy would be too optimistic."
     )
     yield from _found("warning", "Photos in two classes", contradictions, "Decide on one class for each.")
-    yield from _found(
-        "note", "Photos more than once in their class", repeats, "Keep one of each: the others add nothing."
-    )
+    yield from _found("note", "Photos more than once in their class", repeats, "Keep one of each.")
 
 
 def _about_boxes(photos: Sequence[_Photo]) -> Iterator[Finding]:
@@ -187,13 +185,13 @@ def _about_boxes(photos: Sequence[_Photo]) -> Iterator[Finding]:
         "warning",
         "Boxes that reach out of their photo",
         outside,
-        "Were the photos resized or turned after they were boxed?",
+        "Were the photos resized or rotated after annotation?",
     )
     yield from _found(
         "warning",
         "Boxes less than two pixels wide or high",
         tiny,
-        "Boxes are in pixels, not in shares of the photo.",
+        "Boxes must be in pixels, not fractions of the photo.",
     )
 
 
@@ -201,22 +199,25 @@ def _about_classes(dataset: Dataset, train: Counter[str], test: Counter[str]) ->
     without = [name for name in dataset.classes if not train[name]]
     yield from _found("error", "Classes without training photos", without, "Add photos, or remove the classes.")
     if not dataset.test:
-        advice = "Set some aside in test/, or use holdout: without them nothing can be measured."
+        advice = "Move some to test/, or set data.holdout. Otherwise there is nothing to evaluate."
         yield Finding("note", "No test photos", (), advice)
         return
     without = [name for name in dataset.classes if not test[name]]
     yield from _found(
-        "warning", "Classes without test photos", without, "Add some, or expect no numbers for these classes."
+        "warning", "Classes without test photos", without, "Add some, or these classes are not evaluated."
     )
     boxed = {record.label for record in dataset.test if record.boxes_xyxy}
     if not boxed:
         yield Finding(
-            "note", "No boxes on the test photos", (), "Add boxes to measure localization; classes can be measured."
+            "note",
+            "No boxes on the test photos",
+            (),
+            "Add boxes to evaluate localization.",
         )
         return
     without = [name for name in dataset.classes if test[name] and name not in boxed]
     yield from _found(
-        "warning", "Classes without boxes on their test photos", without, "Add boxes to measure localization there."
+        "warning", "Classes without boxes on their test photos", without, "Add boxes to evaluate localization."
     )
 
 

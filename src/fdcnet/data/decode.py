@@ -91,7 +91,7 @@ def _open(source: Path | bytes) -> Iterator[Image.Image]:
         except UnidentifiedImageError:
             file.seek(0)
             start = file.read(12)
-            if start[4:8] == b"ftyp" and start[8:12] in HEIC_BRANDS:
+            if start[4:8] == b"ftyp" and start[8:12] in HEIC_BRANDS and "HEIF" not in readable_formats():
                 raise BadImage("a HEIC photo, which needs: pip install 'fdcnet[heic]'") from None
             raise
         with image:

@@ -1,4 +1,4 @@
-"""What the words of a command stand for: photo, folder, pattern, video, or `-` for a photo from standard input."""
+"""The inputs of a command: a photo, folder, pattern or video, or `-` for a photo from standard input."""
 
 import glob
 import importlib
@@ -17,17 +17,17 @@ from fdcnet.errors import UserError
 
 VIDEO_SUFFIXES = frozenset({".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv"})
 MAX_STDIN = 256 * 2**20
-FRAME_SIDE = 1600  # frames that wait for the network are kept no larger
+FRAME_SIDE = 1600  # larger frames are reduced while they wait for the network
 TURNED = {90: UPRIGHT[8], 180: UPRIGHT[3], -180: UPRIGHT[3], -90: UPRIGHT[6], 270: UPRIGHT[6]}  # by a phone
 
 
 def find_photos(words: Sequence[str], stdin: BinaryIO, step: int | None = None) -> Iterator[Photo]:
-    """Photos one by one, each under a name of its own. What is not there is refused before the first one.
+    """Yield photos with unique names. Missing inputs are refused before the first one.
 
-    `step`: of a video every so many-th frame; unless given, one a second.
+    `step`: use every Nth frame of a video; by default one per second.
     """
     if step is not None and step < 1:
-        raise UserError(f"Frames cannot be taken in steps of {step}.", "Choose 1 for every frame, 30 for each 30th.")
+        raise UserError(f"The frame step cannot be {step}.", "Use 1 for every frame, 30 for every 30th.")
     parts = [part for word in words for part in _expand(word, stdin, step)]
     return _named_apart(chain.from_iterable(part() for part in parts))
 
@@ -54,7 +54,7 @@ def _expand(word: str, stdin: BinaryIO, step: int | None) -> Iterator[Callable[[
         fixed = Path(word[: min(word.find(sign) for sign in "*?[" if sign in word)] + "x").parent
         yield from (_of_file(file, step, file.relative_to(fixed).as_posix()) for file in files)
     else:
-        raise UserError(f"There is no photo, folder or video {word}.", "Relative paths count from where you are.")
+        raise UserError(f"There is no photo, folder or video {word}.", "Relative paths start in the current folder.")
 
 
 def _of_file(path: Path, step: int | None, name: str = "") -> Callable[[], Iterable[Photo]]:
@@ -67,7 +67,7 @@ def _of_file(path: Path, step: int | None, name: str = "") -> Callable[[], Itera
 
 
 def _named_apart(photos: Iterable[Photo]) -> Iterator[Photo]:
-    """Files are written under the names of photos, so no two photos may share one."""
+    """Make names unique: output files are named after photos."""
     taken: set[str] = set()
     for photo in photos:
         name, number = photo.name, 1
@@ -82,7 +82,7 @@ def _named_apart(photos: Iterable[Photo]) -> Iterator[Photo]:
 def _from_stdin(stdin: BinaryIO) -> Photo:
     content = stdin.read(MAX_STDIN + 1)
     if not content:
-        raise UserError("Nothing came from standard input.", "Send a photo: fdcnet predict MODEL - < photo.jpg")
+        raise UserError("Standard input is empty.", "Send a photo: fdcnet predict MODEL - < photo.jpg")
     problem = f"larger than {MAX_STDIN // 2**20} MB" if len(content) > MAX_STDIN else None
     return Photo(content, "stdin.jpg", problem=problem)
 
@@ -96,12 +96,12 @@ def _video_package() -> Any:
 
 
 def _frames(av: Any, path: Path, step: int | None) -> Iterator[Photo]:
-    """Frames as they are displayed. Damage ends the video, not the run."""
+    """Frames as displayed. Damage ends the video, not the run."""
     number = 0
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:
-                raise BadImage("it holds no pictures")
+                raise BadImage("it has no video stream")
             stream = container.streams.video[0]
             stream.thread_type = "AUTO"
             refuse_bomb((stream.width, stream.height))

@@ -221,7 +221,8 @@ class Localizer:
             masks = self.method.masks_of(self.state, outputs, labels)
         heats = geometry.normalise_map(masks.float(), self.protocol.normalization).cpu().numpy()  # (B, h, w)
         scores = probabilities.gather(1, labels[:, None])[:, 0].tolist()
-        rows = zip(batch, labels.tolist(), scores, heats, best.tolist(), order.tolist(), strict=True)
+        unfamiliar = self.state.is_unfamiliar(outputs).tolist()
+        rows = zip(batch, labels.tolist(), scores, heats, best.tolist(), order.tolist(), unfamiliar, strict=True)
         return [self._prediction(request, *row) for row in rows]
 
     def _prediction(
@@ -233,6 +234,7 @@ class Localizer:
         heat: np.ndarray,
         best: list[float],
         order: list[int],
+        unfamiliar: bool,
     ) -> Prediction:
         photo, (_, image_size) = item
         known = score >= request.min_score
@@ -249,6 +251,7 @@ class Localizer:
             heat=heat,
             side=self.side,
             photo=photo,
+            unfamiliar=unfamiliar,
         )
 
 

@@ -46,6 +46,7 @@ class Prediction:
     heat: NDArray[np.float32] = field(repr=False)  # (h, w), 0..1, whole photo at the network's resolution
     side: int = field(repr=False)  # of the square grid in which regions are found
     photo: Photo = field(repr=False)
+    unfamiliar: bool = False  # it may show none of the classes: unlike the training photos of every class
 
     @property
     def box_xyxy(self) -> BoxXYXY | None:
@@ -116,6 +117,7 @@ class Prediction:
             "boxes": [_rounded(box) for box in self.boxes_xyxy],
             "top": [{"class": name, "score": round(score, 4), "task": task} for name, score, task in self.top],
             "threshold": self.threshold,
+            "unfamiliar": self.unfamiliar,
         }
         if self.photo.seconds is not None:
             facts["seconds"] = round(self.photo.seconds, 3)

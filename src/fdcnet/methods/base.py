@@ -44,6 +44,12 @@ class State:
         weight, bias = self.discriminant.linear(outputs.features.device)
         return F.linear(outputs.pooled(self.discriminant.layer), weight, bias)
 
+    def is_unfamiliar(self, outputs: Outputs) -> Tensor:
+        """Whether a photo may show none of the classes; false without a discriminant: (B,) bool"""
+        if self.discriminant is None:
+            return torch.zeros(len(outputs.features), dtype=torch.bool)
+        return self.discriminant.is_unfamiliar(outputs.pooled(self.discriminant.layer))
+
     @property
     def task_numbers(self) -> list[int]:
         """The task (1-based) that introduced each class."""

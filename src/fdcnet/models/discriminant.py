@@ -31,22 +31,25 @@ class Discriminant:
 
     `shrinkage` (0..1) draws the covariance towards its `target`: a multiple of the identity with the same mean variance
     or its own diagonal. With `balanced`, every class counts the same in the covariance; then all photos of a class must
-    be added in one call. `temperature` divides the scores; it changes probabilities, but not the order of classes.
-    `layer` names the features that it is made for; whoever computes them reads it.
+    be added in one call. `temperature` divides the scores; it changes probabilities, but not the order of classes. A
+    photo that is farther than `max_distance` from every class mean may show none of the classes. `layer` names the
+    features that it is made for; whoever computes them reads it.
     """
 
     def __init__(
         self,
         num_features: int,
         *,
-        shrinkage: float = 0.3,  # ours: 0.1 to 0.5 are about as good
+        shrinkage: float = 0.5,  # ours: best of 0.1, 0.3 and 0.5 by leave-one-out on training photos (docs/teach.md)
         target: Target = "identity",
         balanced: bool = False,
         temperature: float = 1.0,
+        max_distance: float = torch.inf,
         layer: Layer = "tail",
     ) -> None:
         assert 0 <= shrinkage <= 1 and temperature > 0
         self.layer: Layer = layer
+        self.max_distance = max_distance
         self.shrinkage, self.target, self.balanced, self.temperature = shrinkage, target, balanced, temperature
         self.sums = torch.zeros(0, num_features, dtype=torch.float64)  # (K, D)
         self.counts = torch.zeros(0, dtype=torch.float64)  # (K,)
@@ -121,6 +124,13 @@ class Discriminant:
         """Mahalanobis distance to the nearest class mean: large where a photo shows none of the classes. -> (N,)"""
         return self.distances(features).min(1).values.sqrt()
 
+    def is_unfamiliar(self, features: Tensor) -> Tensor:
+        """Whether a photo may show none of the classes: (N, D) -> (N,) bool"""
+        return self.nearest_distance(features) > self.max_distance
+
+    def set_calibration(self, temperature: float, max_distance: float) -> None:
+        self.temperature, self.max_distance, self._solution = temperature, max_distance, None
+
     def distances_left_out(self, features: Tensor, labels: Tensor) -> Tensor:
         """`distances` of photos that were added, each as if it had not been: (N, D), (N,) -> (N, K)
 
@@ -149,26 +159,22 @@ class Discriminant:
         """For a safetensors file."""
         lower = torch.tril_indices(self.num_features, self.num_features, device=self.scatter.device)
         values = {"sums": self.sums, "counts": self.counts, "scatter": self.scatter[lower[0], lower[1]]}
-        settings = [
-            self.shrinkage,
-            self.temperature,
-            self.target == "diagonal",
-            self.balanced,
-            LAYERS.index(self.layer),
-        ]
-        tensors = values | {"settings": torch.tensor(settings, dtype=torch.float64)}
+        flags = [self.target == "diagonal", self.balanced, LAYERS.index(self.layer)]
+        settings = torch.tensor([self.shrinkage, self.temperature, self.max_distance, *flags], dtype=torch.float64)
+        tensors = values | {"settings": settings}
         return {name: value.cpu().contiguous() for name, value in tensors.items()}
 
     @classmethod
     def from_state_dict(cls, tensors: Mapping[str, Tensor]) -> "Discriminant":
         sums, counts = tensors["sums"].double(), tensors["counts"].double()
-        shrinkage, temperature, diagonal, balanced, layer = tensors["settings"].tolist()
+        shrinkage, temperature, max_distance, diagonal, balanced, layer = tensors["settings"].tolist()
         found = cls(
             sums.shape[1],
             shrinkage=shrinkage,
             target="diagonal" if diagonal else "identity",
             balanced=bool(balanced),
             temperature=temperature,
+            max_distance=max_distance,
             layer=LAYERS[int(layer)],
         )
         lower = torch.tril_indices(found.num_features, found.num_features)

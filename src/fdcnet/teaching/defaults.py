@@ -1,29 +1,33 @@
-"""What `fdcnet learn` decides by itself: settings for this many photos on this device, and how long it will take."""
+"""What `fdcnet learn` chooses by itself: settings for the number of photos and the device, and a time estimate."""
 
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from fdcnet.config import Config
+from fdcnet.config import Config, changed
 from fdcnet.data.batches import normalise
 from fdcnet.data.records import Batch, Task
-from fdcnet.errors import count
+from fdcnet.errors import UserError, count
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State, wsol_losses
 from fdcnet.runtime.device import describe as device_name
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.teaching import BACKBONE, MEMORY_PER_CLASS
+from fdcnet.training.checks import refuse_settings
 from fdcnet.training.light import frozen_backbone
+from fdcnet.training.statistics import VIEWS
 
-TEACHER = 1.3  # a step of a later task also asks the previous network
-FEW_CLASSES = 50  # with fewer, masks die unless localization comes in late: results/tuning.md, few classes
-FULL_FROM = 1000  # photos; with 300, light is more accurate: docs/teach.md
-LIGHT_SEEN, FULL_SEEN = 3000, 12000  # photos seen in all, however many there are; light: results/tuning.md
+Options = Mapping[str, Any]
+"""Settings by their dotted names."""
+
+TEACHER = 1.3  # a step of a later task also runs the previous network
+FEW_CLASSES = 50  # with fewer, masks vanish unless the localization losses start late: results/tuning.md, few classes
+FULL_FROM = 1000  # photos; with 300, light training is more accurate: docs/teach.md
+LIGHT_SEEN, FULL_SEEN = 3000, 12000  # photos shown in total over all epochs; light: results/tuning.md
 
 COMMON: Mapping[str, Any] = {
     "method": "baseline",
@@ -49,9 +53,10 @@ FULL_FEW: Mapping[str, Any] = {  # ours: results/tuning.md, full training of few
 }
 LIGHT: Mapping[str, Any] = {
     "train.views": 3,
+    "memory.features": "tail",  # which a lesson computes anyway
     "train.batch_size": 16,
     "train.sampling": "balanced",
-    "train.step_lr": 0.0005,  # at the rate of a first task, the first epoch undoes what was known
+    "train.step_lr": 0.0005,  # at the rate of the first task, the first epoch destroys what was learned
     "weights.kd_cls": 5.0,
     "weights.kd_feat_cls": 1.0,
     "weights.kd_feat_loc": 0.0,  # frozen features need no distillation
@@ -59,80 +64,118 @@ LIGHT: Mapping[str, Any] = {
 FULL: Mapping[str, Any] = {"train.views": 0, "train.batch_size": 32, "train.sampling": "balanced"}
 
 
-@dataclass(frozen=True)
-class Size:
-    """How much there is to learn from."""
+def is_light(old: State | None, last: bool | None, device: torch.device, num_photos: int, given: Options) -> bool:
+    """As in the last lesson, if there was one. Else if light training is enough and the backbone is pretrained."""
+    if last is not None:
+        return last
+    if old is not None:
+        return device.type == "cpu" and find_method(old.config.method).light
+    network = changed(Config(), given).model
+    return light_is_enough(device, num_photos) and network.weights != "none" and network.backbone != "tiny"
 
-    num_classes: int  # old and new
-    num_photos: int  # with the exemplars
+
+def light_is_enough(device: torch.device, num_photos: int) -> bool:
+    """Full training takes too long on a CPU, and needs more than a few photos."""
+    return device.type == "cpu" or num_photos < FULL_FROM
 
 
-def settings_for(config: Config | None, light: bool, device: torch.device, size: Size) -> dict[str, Any]:
-    """Settings that differ from the defaults for a model that is to be made, else from what the model has."""
-    seen = LIGHT_SEEN if light else FULL_SEEN
-    epochs = min(60, max(8, round(seen / max(1, size.num_photos))))
+def resolve(
+    old: State | None,
+    light: bool,
+    device: torch.device,
+    num_classes: int,
+    num_photos: int,
+    memory: int | None,
+    given: Options,
+) -> Config:
+    """The settings of this lesson: the model's own, or the defaults; then what suits the photos; then what was given.
+
+    `num_classes` are old and new ones, `num_photos` with the exemplars, `memory` the photos to keep of each class.
+    """
+    base, num_old = (old.config, len(old.classes)) if old else (Config(), 0)
+    settings = settings_for(old.config if old else None, light, device, num_classes, num_photos)
+    settings["memory.budget"] = memory_budget(base, num_old, num_classes, memory)
+    config = changed(base, settings | dict(given))
+    if old and (config.model, config.data.size) != (base.model, base.data.size):
+        problem = "Settings under 'model', and data.size, cannot change once a model exists."
+        raise UserError(problem, "Leave them out, or start another model.")
+    refuse_settings(config)
+    return config
+
+
+def settings_for(
+    config: Config | None, light: bool, device: torch.device, num_classes: int, num_photos: int
+) -> dict[str, Any]:
+    """What differs from the defaults (a new model), or from the model's settings `config`."""
+    shown = LIGHT_SEEN if light else FULL_SEEN
+    epochs = min(60, max(8, round(shown / max(1, num_photos))))
     settings = {**(LIGHT if light else FULL), "train.base_epochs": epochs, "train.step_epochs": epochs}
     if device.type == "cpu":
         settings["train.precision"] = "bf16" if fast_bfloat16() else "fp32"
     if config is None:
-        few = FULL_FEW if size.num_classes < FEW_CLASSES else {}
+        few = FULL_FEW if num_classes < FEW_CLASSES else {}
         return {**COMMON, **(LIGHT_MODEL if light else few), **settings}
     if not find_method(config.method).uses_memory:
         settings["method"] = COMMON["method"]
     return settings
 
 
-def light_is_enough(device: torch.device, num_photos: int) -> bool:
-    """A CPU takes too long for more, and few photos teach a whole network little."""
-    return device.type == "cpu" or num_photos < FULL_FROM
-
-
 def memory_budget(config: Config, num_old: int, num_classes: int, per_class: int | None) -> int:
-    """As many photos of each class as so far."""
+    """By default, the same number of photos per class as before."""
     if per_class is None:
         per_class = config.memory.budget // num_old if num_old else MEMORY_PER_CLASS
     return max(1, per_class) * num_classes
 
 
 def fast_bfloat16() -> bool:
-    """Whether this processor computes with bfloat16; where it must be imitated, it is slower than float32."""
+    """Whether this processor has bfloat16 instructions. Emulated, it is slower than float32."""
     return bool(torch.cpu._is_avx512_bf16_supported())
 
 
-def describe(state: State, runtime: Runtime, task: Task, num_more: int, num_test: int) -> Iterator[str]:
-    """What will be done, for a person, with the time it will take."""
+def describe(state: State, runtime: Runtime, task: Task, num_more: int, num_test: int, trains: bool) -> Iterator[str]:
+    """What the lesson will do, and how long it will take."""
     config, train = state.config, state.config.train
-    num_photos = len(task.train) + num_more + len(state.memory)
-    kept = len(state.memory) - num_more
+    num_kept = len(state.memory)
     what = [f"{count(len(task.classes), 'new class')} from {count(len(task.train), 'photo')}"] if task.classes else []
     what += [f"{count(num_more, 'further photo')} of known classes"] if num_more else []
-    what += [f"{count(kept, 'kept photo')} of {count(task.num_old, 'old class')}"] if task.num_old else []
-    yield f"To learn: {', '.join(what)}. To measure: {count(num_test, 'photo')}."
-    if task.num_old and not kept:
-        yield "The model has kept no photos of its old classes: expect it to forget some of what it knew."
-    mode = "light: backbone and tail stay as they are" if train.views else "full: everything learns"
-    epochs = train.step_epochs if task.num_old else train.base_epochs
-    rate = train.step_lr if task.num_old and train.step_lr else train.optim.lr
-    yield (
-        f"{config.model.backbone}, {mode}; method {config.method}, {count(epochs, 'epoch')}, batch {train.batch_size}, "
-        f"lr {rate:g}, memory {config.memory.budget // task.num_classes} photos a class."
+    what += (
+        [f"{count(num_kept, 'kept photo')} of {count(task.num_old, 'old class')}"] if task.num_old and trains else []
     )
-    yield f"About {in_words(estimate(state, runtime, num_photos))} on {device_name(runtime.device)}."
+    yield f"To learn: {', '.join(what)}. To evaluate: {count(num_test, 'photo')}."
+    num_photos = len(task.train) + num_more
+    if not trains:
+        yield f"{config.model.backbone}: one pass over the photos, nothing is trained. Old classes are not forgotten."
+    else:
+        num_photos += num_kept
+        if task.num_old and not num_kept and state.discriminant is None:
+            yield "The model has no photos of its old classes: expect it to forget some of what it knew."
+        mode = "light: backbone and tail are frozen" if train.views else "full: everything is trained"
+        epochs = train.step_epochs if task.num_old else train.base_epochs
+        rate = train.step_lr if task.num_old and train.step_lr else train.optim.lr
+        yield (
+            f"{config.model.backbone}, {mode}; method {config.method}, {count(epochs, 'epoch')}, batch "
+            f"{train.batch_size}, lr {rate:g}, memory {config.memory.budget // task.num_classes} photos per class."
+        )
+    yield f"About {in_words(estimate(state, runtime, num_photos, trains))} on {device_name(runtime.device)}."
 
 
 def in_words(seconds: float) -> str:
     return count(max(1, round(seconds)), "second") if seconds < 100 else count(round(seconds / 60), "minute")
 
 
-def estimate(state: State, runtime: Runtime, num_photos: int) -> float:
-    """Seconds that learning will take, from a step on noise. The network is left as it is."""
+def estimate(state: State, runtime: Runtime, num_photos: int, trains: bool = True) -> float:
+    """Seconds of learning, measured by one step on noise. The network is not changed."""
     config, lineage = state.config, state.network.lineage
-    probe = State(config, copy.deepcopy(state.network).train(), state.memory)
-    if not state.classes:
-        probe.network.grow(2)
     num, crop = min(8, config.train.batch_size), config.data.crop
     noise = torch.randint(0, 256, (num, crop, crop, 3), device=runtime.device)
     images, labels = normalise(noise, lineage.mean, lineage.std), torch.arange(num, device=runtime.device) % 2
+    if not trains:
+        with torch.inference_mode(), runtime.autocast:
+            network = state.network.eval()
+            return len(VIEWS) * _seconds(lambda: network.classifier.tail(network.backbone(images))) / num * num_photos
+    probe = State(config, copy.deepcopy(state.network).train(), state.memory)
+    if not state.classes:
+        probe.network.grow(2)
     looking = 0.0
     light: AbstractContextManager[object] = nullcontext()
     if config.train.views:
@@ -153,7 +196,7 @@ def estimate(state: State, runtime: Runtime, num_photos: int) -> float:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Of the second time: the first one also warms up."""
+    """Of the second run: the first one also warms up."""
     started = 0.0
     for _ in range(2):
         started = time.perf_counter()

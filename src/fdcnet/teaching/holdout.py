@@ -1,6 +1,6 @@
-"""Which of the photos given teach, which measure, and which the model has had already.
+"""Which photos of a lesson are for training, which are held out for evaluation, and which the model already had.
 
-A photo is its class and its decoded pixels: a copy under another name, or with other metadata, is the same photo.
+A photo is identified by its class and its decoded pixels: a copy with another name or other metadata is the same photo.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,41 +11,52 @@ from fdcnet.methods.base import State
 from fdcnet.store.photo_history import identities, in_model
 from fdcnet.teaching import HOLDOUT
 
-ENOUGH_TO_HOLD_OUT = 10  # photos of a class; with fewer, all are needed for learning
+ENOUGH_TO_HOLD_OUT = 10  # photos of a class; with fewer, all are used for training
 FEWEST_PHOTOS = 4
 
 
 @dataclass(frozen=True)
-class Sorted:
-    """What the photos are for."""
-
-    teach: PixelCache
-    measure: PixelCache
-    num_left_out: int  # they lie in the model, have measured it, or were given twice
-    given: dict[str, bool]  # for `State.photo_history`
+class PhotoSplit:
+    train: PixelCache
+    test: PixelCache
+    num_skipped: int  # already in the model, used for evaluation before, or duplicates
+    history: dict[str, bool]  # for `State.photo_history`
 
 
-def sort_photos(old: State | None, train: PixelCache, test: PixelCache, share: float | None) -> Sorted:
-    """`test` measures where there is some, else a share of each class of `train`.
+def split_photos(
+    old: State | None, train: PixelCache, test: PixelCache, share: float | None, repeat: bool = True
+) -> PhotoSplit:
+    """`test` is for evaluation if it has photos, else a share of each class of `train`.
 
-    What has taught never measures later, and what has measured never teaches.
+    Training photos are never used for evaluation, and evaluation photos never for training. With `repeat`, photos of
+    earlier lessons that are no longer in the model are used again; without, they are skipped.
     """
     inside = in_model(old) if old else {}
     had = inside | (old.photo_history if old else {})
+    trained = {name for name, was_trained in had.items() if was_trained}
     names, test_names = identities(train), identities(test)
-    measure = _once(test_names, inside.keys() | {name for name, taught in had.items() if taught})
-    teach = _once(names, inside.keys() | {test_names[row] for row in measure})
-    aside = _hold_out(train, teach, names, had, 0 if len(test) else share)
-    teach, held = [row for row in teach if row not in aside], [row for row in teach if row in aside]
-    taught = dict.fromkeys((names[row] for row in teach), True)
-    photos, photo_names, rows = (test, test_names, measure) if len(test) else (train, names, held)
-    measured = dict.fromkeys((photo_names[row] for row in rows), False)
-    num_left_out = len(train) + len(test) - len(teach) - len(rows)
-    return Sorted(train.rows(teach), photos.rows(rows), num_left_out, had | measured | taught)
+    test_rows = _first_rows(test_names, inside.keys() | trained)
+    done = inside.keys() if repeat else inside.keys() | trained
+    rows = _first_rows(names, done | {test_names[row] for row in test_rows})
+    aside = _hold_out(train, rows, names, had, 0 if len(test) else share)
+    train_rows, held_out = [row for row in rows if row not in aside], [row for row in rows if row in aside]
+    photos, photo_names, kept = (test, test_names, test_rows) if len(test) else (train, names, held_out)
+    history = (
+        had
+        | dict.fromkeys((photo_names[row] for row in kept), False)
+        | dict.fromkeys((names[row] for row in train_rows), True)
+    )
+    num_skipped = len(train) + len(test) - len(train_rows) - len(kept)
+    return PhotoSplit(train.rows(train_rows), photos.rows(kept), num_skipped, history)
 
 
-def _once(names: Sequence[str], seen: Collection[str]) -> list[int]:
-    """Rows of the photos that have not been seen, each of them once."""
+def expected_to_train(num_train: int, num_test: int, share: float | None) -> int:
+    """About how many photos will be left for training, before any is opened."""
+    return num_train if num_test else round(num_train * (1 - (HOLDOUT if share is None else share)))
+
+
+def _first_rows(names: Sequence[str], seen: Collection[str]) -> list[int]:
+    """The first row of each photo that was not seen."""
     first = {name: row for row, name in reversed(list(enumerate(names))) if name not in seen}
     return sorted(first.values())
 
@@ -53,7 +64,7 @@ def _once(names: Sequence[str], seen: Collection[str]) -> list[int]:
 def _hold_out(
     photos: PixelCache, rows: Sequence[int], names: Sequence[str], had: Mapping[str, bool], share: float | None
 ) -> set[int]:
-    """Rows that have measured, and a share of the fresh ones: chosen by content, so whatever their names."""
+    """Rows used for evaluation before, and a share of the new ones, chosen by content: file names do not matter."""
     aside = {row for row in rows if had.get(names[row]) is False}
     if share == 0:
         return aside

@@ -24,6 +24,7 @@ from fdcnet.runtime.device import autocast_for
 from fdcnet.teaching.label_photos import KnownPhoto
 
 ZOOM = 9 / 7  # 288 pixels for networks that see 224
+SCORE_WEIGHT = 1 / 3  # ours: results/label.json. The box may be right where the class score is low
 THRESHOLD_STEP = 0.2  # a sharp mask keeps its box if the threshold changes by this much
 
 
@@ -128,14 +129,11 @@ def _annotate(maps: NDArray[np.float32], score: float, localizer: Localizer, ite
 
 
 def _confidence(maps: NDArray[np.float32], threshold: float, score: float) -> float:
-    """Agreement of the views, times sharpness of their masks, times class score; each from 0 to 1.
-
-    ours: results/label.json
-    """
+    """Agreement of the views, times sharpness of their masks, times a factor for the class score; each from 0 to 1."""
     boxes, low, high = (
         [geometry.largest_region(view > level) for view in maps]
         for level in (threshold, max(threshold - THRESHOLD_STEP, 0.0), min(threshold + THRESHOLD_STEP, 0.95))
     )
     agreement = np.mean([geometry.iou(first, second) for first, second in combinations(boxes, 2)])
     sharpness = np.mean([geometry.iou(*pair) for pair in zip(low, high, strict=True)])
-    return float(agreement * sharpness * score)
+    return float(agreement * sharpness * (1 - SCORE_WEIGHT * (1 - score)))

@@ -1,49 +1,30 @@
-"""The closed-form classifier of an experiment, fitted after each task under the network as it is then."""
+"""The closed-form classifier of an experiment, fitted after each task to the network as it is then."""
 
-import torch
+import math
+
 from torch import Tensor
 
-from fdcnet.data.batches import normalise
+from fdcnet.evaluation.evaluator import CENTRE, View
 from fdcnet.methods.base import Method, State
-from fdcnet.models.discriminant import Discriminant, fit_temperature
+from fdcnet.models.discriminant import Discriminant
 from fdcnet.runtime.runtime import Runtime
+from fdcnet.training.statistics import count_photos, pooled_views
 
-BATCH = 128
+VIEWS = (CENTRE, View("centre", mirrored=True))
 
 
 def can_fit(method: Method | type[Method]) -> bool:
-    """Photos of all classes are at hand: exemplars of old ones, or everything at once."""
+    """Whether photos of all classes are available: exemplars of old classes, or everything at once."""
     return method.uses_memory or method.one_task
 
 
 def fit_discriminant(state: State, runtime: Runtime, pixels: Tensor, labels: Tensor) -> None:
-    """From the exemplars of all classes, or from all photos where none are old. (N, S, S, 3), (N,)"""
+    """Fit it to the exemplars of all classes, or to all photos if there are no old classes. (N, S, S, 3), (N,)"""
     settings = state.config.lda
-    features = _features(state, runtime, pixels)
-    labels = labels.to(features.device)
-    discriminant = Discriminant(features.shape[1], shrinkage=settings.shrinkage, layer=settings.layer)
-    discriminant.to(features.device).add(features, labels)
-    # A photo's own score would be too good: the temperature is fitted with each photo left out in turn.
-    left_out = -0.5 * discriminant.distances_left_out(features, labels)
-    certain = left_out.isfinite().gather(1, labels[:, None])[:, 0]  # a class of one photo is left without any
-    if certain.any():
-        # Never below 1: the network has trained on these photos, so they lie closer to their mean than new ones will.
-        discriminant.temperature = max(1.0, fit_temperature(left_out[certain], labels[certain]))
-    state.discriminant = discriminant.to("cpu")
-
-
-@torch.inference_mode()
-def _features(state: State, runtime: Runtime, pixels: Tensor) -> Tensor:
-    """Mean over the centre crop and its mirror image: (N, D)"""
-    crop, network = state.config.data.crop, state.network.eval()
-    start = (pixels.shape[1] - crop) // 2
-    pooled = []
-    for chunk in pixels.split(BATCH):
-        centre = chunk[:, start : start + crop, start : start + crop].to(runtime.device)
-        with runtime.autocast:
-            views = [
-                network(normalise(view, network.lineage.mean, network.lineage.std), maps=False)
-                for view in (centre, centre.flip(2))
-            ]
-        pooled.append(torch.stack([view.pooled(state.config.lda.layer) for view in views]).mean(0))
-    return torch.cat(pooled)
+    features = pooled_views(state, runtime, pixels, settings.layer, VIEWS, stage="fitting the classifier")
+    discriminant = Discriminant(features.shape[2], shrinkage=settings.shrinkage, layer=settings.layer)
+    count_photos(discriminant, features, labels)
+    # The network was trained on these photos, so they lie closer to their class mean than new photos will: the
+    # temperature is at least 1, and no photo is rejected for its distance.
+    discriminant.set_calibration(max(1.0, discriminant.temperature), math.inf)
+    state.discriminant = discriminant

@@ -1,7 +1,6 @@
-"""Light training: the backbone and the classifier's tail stay as they are; only the heads behind them learn.
+"""Light training: the backbone and the classifier's tail are frozen, and only the heads are trained.
 
-The shared features of a few views of each photo are then computed only once. And what never changes cannot drift: the
-features that an old class relies on are the same after every task.
+So the shared features of a few views of each photo are computed only once, and the features of old classes never drift.
 """
 
 import tempfile
@@ -20,12 +19,12 @@ from fdcnet.data.records import Batch
 from fdcnet.methods.base import State
 from fdcnet.runtime.runtime import Runtime
 
-IN_MEMORY = 3e9  # bytes; more go to a file without a name
+IN_MEMORY = 3e9  # bytes; larger features go to an unnamed temporary file
 CHUNK = 8
 
 
-class Held(nn.Module):
-    """A module that takes part but does not learn: no parameter of it is seen, no statistic of it moves."""
+class Frozen(nn.Module):
+    """Runs a module without training it: its parameters are hidden and its statistics stay as they are."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -37,14 +36,14 @@ class Held(nn.Module):
 
 @contextmanager
 def frozen_backbone(state: State) -> Iterator[nn.Module]:
-    """While it lasts, the networks take shared features for images, and the classifier's tail is held as it is.
+    """Inside, the networks take shared features instead of images, and the classifier's tail is frozen.
 
     -> the network's backbone
     """
     networks = [network for network in (state.network, state.previous) if network is not None]
     parts = [(network.backbone, network.classifier.tail) for network in networks]
     for network in networks:
-        network.backbone, network.classifier.tail = nn.Sequential(), Held(network.classifier.tail)
+        network.backbone, network.classifier.tail = nn.Sequential(), Frozen(network.classifier.tail)
     try:
         yield parts[0][0]
     finally:
@@ -54,7 +53,7 @@ def frozen_backbone(state: State) -> Iterator[nn.Module]:
 
 @dataclass(frozen=True)
 class SharedViews:
-    """Shared features of V views of N photos; channels last, as convolutions want them."""
+    """Shared features of V views of N photos, in the channels-last layout that convolutions are fastest in."""
 
     features: Tensor  # (V, N, H, W, C) half precision
     labels: Tensor  # (N,)
@@ -62,7 +61,7 @@ class SharedViews:
     device: torch.device
 
     def batches(self, index_batches: Sequence[Tensor], seed_key: Key) -> Iterator[Batch]:
-        """One epoch: each photo in a view that is drawn anew."""
+        """One epoch: each photo in a random view."""
         views = torch.from_numpy(rng(*seed_key, "view").integers(0, len(self.features), sum(map(len, index_batches))))
         for rows, shown in zip(index_batches, views.split([len(rows) for rows in index_batches]), strict=True):
             features = self.features[shown, rows].to(self.device).float().permute(0, 3, 1, 2)
@@ -79,7 +78,7 @@ def shared_views(
     from_memory: Tensor,
     seed_key: Key,
 ) -> SharedViews:
-    """View 0 is the whole photo, view 1 its mirror image; further ones are zoomed squares, every other one mirrored."""
+    """View 0 is the whole photo, view 1 its mirror image. The others are random squares, every second one mirrored."""
     config, lineage = state.config, state.network.lineage
     backbone.eval()
     num_views, num = config.train.views, len(pixels)
@@ -114,5 +113,5 @@ def _room(shape: tuple[int, ...], cache_dir: Path | None) -> Tensor:
     if cache_dir:
         cache_dir.mkdir(parents=True, exist_ok=True)
     file: BinaryIO
-    with tempfile.TemporaryFile(dir=cache_dir) as file:  # the mapping outlives it, and a kill leaves nothing behind
+    with tempfile.TemporaryFile(dir=cache_dir) as file:  # the mapping stays valid, and a kill leaves no file behind
         return torch.from_numpy(np.memmap(file, np.float16, "w+", shape=shape))

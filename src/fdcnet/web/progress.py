@@ -26,7 +26,7 @@ class Progress:
 
     def update(self, stage: str, done: int, total: int) -> None:
         """`done` of `total`. It enters the stage if that is another one, or the same one again."""
-        if stage != self._stage or done < self._done:
+        if stage != self._stage or done < self._done or self._total not in (0, total):
             self.enter(stage)
         self._done, self._total = done, total
         self._advance()
@@ -49,4 +49,4 @@ class Progress:
     def _advance(self) -> None:
         part = min(1.0, self._done / self._total) if self._total else 0.0
         share = LEARNING_SHARE if self._is_learning else OTHER_SHARE
-        self.fraction = self._start + part * share * (1 - self._start)
+        self.fraction = max(self.fraction, self._start + part * share * (1 - self._start))

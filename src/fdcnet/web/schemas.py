@@ -34,6 +34,7 @@ class Prediction(_Response):
     boxes: list[Box]
     top: list[ClassScore]
     threshold: float
+    unfamiliar: bool = Field(description="Whether the photo may show none of the known classes.")
     side: int = Field(
         description="Side of the square in which boxes are found: resize the map to it, threshold it, scale back."
     )

@@ -1,4 +1,4 @@
-"""COCO JSON. A photo's label is the category that all of its annotations share; the others are left out and counted."""
+"""COCO JSON. A photo's label is the category that all of its annotations share; other photos are skipped."""
 
 import json
 from collections import Counter
@@ -17,7 +17,7 @@ _OTHER_TASKS = ("captions_", "person_keypoints_", "image_info_", "stuff_", "pano
 
 @dataclass
 class _Contents:
-    """One JSON, read."""
+    """The content of one JSON file."""
 
     categories: dict[int, str] = field(default_factory=dict)
     records: list[Record] = field(default_factory=list)
@@ -49,7 +49,7 @@ def _candidates(root: Path) -> list[Path]:
 
 
 def _looks_right(file: Path) -> bool:
-    """Judged by both ends: the whole may be half a gigabyte."""
+    """Look at both ends only: a COCO file can have half a gigabyte."""
     with file.open("rb") as stream:
         ends = stream.read(65536)
         stream.seek(max(stream.tell(), file.stat().st_size - 65536))
@@ -70,7 +70,7 @@ def _files(root: Path) -> dict[Split, Path]:
             names = ", ".join(str(file.relative_to(root)) for file in found)
             raise UserError(
                 f"It is not clear which of {names} is for training.",
-                "Name one file, or call them train.json and val.json.",
+                "Use one file, or rename them to train.json and val.json.",
             )
         files[split] = file
     return files
@@ -125,7 +125,7 @@ def _box(thing: dict[str, Any], file: Path) -> BoxXYXY:
 
 
 def _places(file: Path, root: Path) -> list[Path]:
-    """Where the photos may lie: beside the JSON, in images/, or in a folder such as train2017/ one level up."""
+    """Where photos can be: beside the JSON, in images/, or in a folder such as train2017/ one level up."""
     above = file.parent.parent if root.is_file() or file.parent != root else root
     own = file.stem.rpartition("_")[2]
     places = [folder / inner for folder in (file.parent, above) for inner in ("", "images", own, f"images/{own}")]

@@ -1,4 +1,4 @@
-"""A table `path,label[,x0,y0,x1,y1][,split]`. Paths count from the table; rows with one path are boxes of one photo."""
+"""A table `path,label[,x0,y0,x1,y1][,split]`. Paths are relative to the table; a row per box."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def read(root: Path, limit: int) -> Dataset:
                 f"{where}: {row['path']} has another label or split above.", "Give each photo one label and one split."
             )
         if path not in boxes and path not in exists:
-            raise UserError(f"{where}: there is no photo {path}.", f"Paths count from {table.parent}.")
+            raise UserError(f"{where}: there is no photo {path}.", f"Paths are relative to {table.parent}.")
         corners = [row[column] for column in given]
         boxes.setdefault(path, []).extend([make_box(corners, where)] if any(corners) else [])
 

@@ -1,4 +1,4 @@
-"""A folder per class, optionally below train/ and test/ (or val/). Boxes: boxes.csv, or a VOC .xml beside a photo."""
+"""A folder per class, optionally below train/ and test/ (or val/). Boxes: boxes.csv, or a VOC file per photo."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def recognises(root: Path) -> bool:
 
 def read(root: Path, limit: int) -> Dataset:
     if not root.is_dir():
-        raise UserError(f"{root} is not a folder.", "Name a folder that holds one folder per class.")
+        raise UserError(f"{root} is not a folder.", "Use a folder that contains one folder per class.")
     notes: list[str] = []
     splits = _split_folders(root, notes)
     by_class = {split: _class_folders(folder) for split, folder in splits.items()}
@@ -50,7 +50,7 @@ def read(root: Path, limit: int) -> Dataset:
 
 
 def _split_folders(root: Path, notes: list[str]) -> dict[Split, Path]:
-    """Split -> its folder. A class may be called 'train', too: a split folder holds folders and no photos."""
+    """Split -> its folder. A class can be called 'train': only a folder without photos of its own is a split."""
     here = listing(root)
     if here.images:
         notes.append(f"Left alone: {count(len(here.images), 'photo')} directly in {root}, in no class folder.")

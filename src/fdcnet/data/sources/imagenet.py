@@ -67,7 +67,7 @@ def _other_folders(folder: Path) -> list[Path]:
 
 
 def _test_folder(base: Path) -> Path | None:
-    """val/ with wnid folders or official file names; Kaggle's test/ has no labels."""
+    """val/ with wnid folders or the official file names. Kaggle's test/ has no labels."""
     for name in ("val", "valid", "validation", "test"):
         folder = base / name
         if _wnid_folders(folder):
@@ -110,7 +110,7 @@ def _labels_of_flat(folder: Path, base: Path, found: Annotations, notes: list[st
 def _train_records(
     photos: list[tuple[Path, str]], base: Path, classes: Iterable[str], notes: list[str]
 ) -> list[Record]:
-    """The official training boxes hold impossible ones that no user can repair: such a photo goes without boxes."""
+    """Some official training boxes are wrong. Photos with such a box are used without boxes."""
     found = _annotations(base, "train", classes)
     without = 0
     records = []
@@ -127,12 +127,12 @@ def _train_records(
 
 
 def _places(base: Path) -> list[Path]:
-    """Where annotations may lie: beside the photos, or at the upper levels of Kaggle's layout."""
+    """Where annotations can be: beside the photos, or at the upper levels of Kaggle's layout."""
     return [base, *list(base.parents)[1:3]] if base.parts[-2:] == _KAGGLE.parts else [base]
 
 
 def _annotations(base: Path, split: str, wnids: Iterable[str]) -> Annotations:
-    """One solution table replaces half a million XML files."""
+    """From a solution table if there is one: it is much faster than half a million XML files."""
     for place in _places(base):
         table = place / f"LOC_{'train' if split == 'train' else 'val'}_solution.csv"
         if table.is_file():

@@ -1,4 +1,4 @@
-"""The last step of every reader: which photos train, which test, and whether each class has what it needs."""
+"""The last step of every reader: the training and test photos, and a check that each class has photos."""
 
 import re
 from collections import Counter
@@ -23,12 +23,12 @@ _WORDS: dict[str, Split] = {
 
 
 def split_of(name: str) -> Split | None:
-    """The split a folder or value names: exactly the word, in any case."""
+    """The split that a folder or value names, in any case."""
     return _WORDS.get(name.strip().lower())
 
 
 def split_in(name: str) -> Split | None:
-    """The split a file name mentions, as in instances_train2017."""
+    """The split that a file name contains, as in instances_train2017."""
     words = re.split(r"[^a-z]+", name.lower())
     return next((_WORDS[word] for word in words if word in _WORDS), None)
 
@@ -45,7 +45,7 @@ def first(classes: Sequence[str], limit: int) -> tuple[str, ...]:
 def assemble(
     name: str, classes: Sequence[str], splits: Mapping[Split, Sequence[Record]], limit: int, notes: Sequence[str] = ()
 ) -> Dataset:
-    """Keep the first classes and their photos. `test` is the test set; `val` stands in where there is none."""
+    """Keep the first classes and their photos. `val` is used for testing if there is no `test`."""
     kept = first(classes, limit)
     train = _of(kept, splits.get("train", ()))
     test = _of(kept, splits.get("test", ())) or _of(kept, splits.get("val", ()))

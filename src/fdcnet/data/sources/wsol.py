@@ -63,7 +63,7 @@ def _labels(folder: Path) -> dict[str, int]:
 
 
 def _class_names(labels: dict[Split, dict[str, int]]) -> dict[int, str]:
-    """The folder of a class's training photos where each class has its own, else its number."""
+    """The folder of a class's training photos if each class has its own folder, else the class number."""
     numbers = {label for by_id in labels.values() for label in by_id.values()}
     folders: dict[int, set[str]] = defaultdict(set)
     for image, label in labels.get("train", {}).items():
@@ -87,7 +87,7 @@ def _boxes(file: Path, notes: list[str]) -> dict[str, list[BoxXYXY]]:
 
 
 def _image_folder(root: Path, image: str) -> Path:
-    """The metadata lies beside the photos (metadata/NAME and dataset/NAME), above them, or among them."""
+    """The metadata can be beside the photos (metadata/NAME and dataset/NAME), above them, or in the same folder."""
     beside, above, name = root.parent, root.parent.parent, root.name
     tried = [root, root / "images", beside, beside / "images", beside / name]
     for data in (above / "dataset", above / "data", above):

@@ -51,6 +51,7 @@ export async function showRunningLesson() {
   const isCurrent = now.state === "done" && now.report.version === model.version;
   if (now.state === "learning" || now.state === "lost" || isCurrent) showLesson(now);
   if (now.state === "learning") follow();
+  if (now.state === "lost") showProblem(new Problem(`${now.problem} ${now.remedy}`)); // on every tab
 }
 
 async function follow() {

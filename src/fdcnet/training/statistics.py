@@ -1,0 +1,96 @@
+"""Closed-form learning: pooled features of photos, added up in a `Discriminant`.
+
+As long as the backbone and the tail stay as they are, so do the features of a photo. A lesson then only adds its photos
+to the sums: lessons in any order give the same classifier as all photos at once.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fdcnet.data.batches import normalise
+from fdcnet.data.cache import PixelCache
+from fdcnet.data.records import Task
+from fdcnet.evaluation.evaluator import WHOLE, View, show
+from fdcnet.methods.base import State
+from fdcnet.models.discriminant import Discriminant, Layer, fit_temperature
+from fdcnet.runtime.runtime import Runtime
+from fdcnet.training.exemplars import keep_exemplars
+from fdcnet.training.seeding import seed_torch
+
+VIEWS = (WHOLE, View("whole", mirrored=True))
+FAMILIAR = 0.95
+"""Fraction of training photos that count as one of the known classes, each judged as if it had not been added."""
+
+
+@torch.inference_mode()
+def pooled_views(
+    state: State,
+    runtime: Runtime,
+    pixels: Tensor,
+    layer: Layer = "tail",
+    views: Sequence[View] = VIEWS,
+    stage: str = "computing features",
+) -> Tensor:
+    """Pooled features of each view of each photo: (N, S, S, 3) -> (N, V, D)"""
+    network, crop, pooled = state.network.eval(), state.config.data.crop, []
+    for done, chunk in enumerate(pixels.split(state.config.train.batch_size)):
+        shown = torch.cat([show(chunk, view, crop) for view in views]).to(runtime.device)
+        with runtime.autocast:
+            images = normalise(shown, network.lineage.mean, network.lineage.std)
+            if layer == "tail":
+                found = network.classifier.tail(network.backbone(images)).float().mean((2, 3))
+            else:
+                found = network(images, maps=False).pooled(layer)
+        pooled.append(found.unflatten(0, (len(views), len(chunk))).transpose(0, 1).cpu())
+        seen = min(len(pixels), (done + 1) * state.config.train.batch_size)
+        runtime.listener.progress(stage, seen, len(pixels))
+    return torch.cat(pooled)
+
+
+def count_photos(discriminant: Discriminant, features: Tensor, labels: Tensor) -> None:
+    """Add photos by the mean features of their views: (N, V, D), (N,)
+
+    Temperature and threshold are set from these photos, each judged as if it had not been added, and averaged with
+    those of earlier photos.
+    """
+    photos, before = features.mean(1), float(discriminant.counts.sum())
+    discriminant.add(photos, labels)
+    distances = discriminant.distances_left_out(photos, labels)
+    judged = distances.gather(1, labels[:, None].to(distances.device))[:, 0].isfinite()  # not the only one of its class
+    if not judged.any():
+        return
+    temperature = fit_temperature(-0.5 * distances[judged], labels[judged.cpu()])
+    farthest = float(distances[judged].min(1).values.sqrt().quantile(FAMILIAR))
+    share = len(labels) / (before + len(labels)) if before else 1.0
+    if share < 1:
+        temperature = share * temperature + (1 - share) * discriminant.temperature
+        farthest = share * farthest + (1 - share) * discriminant.max_distance
+    discriminant.set_calibration(temperature, farthest)
+
+
+def from_exemplars(state: State, runtime: Runtime) -> Discriminant | None:
+    """The statistics of the photos in memory. None if some class has no photos there."""
+    if not state.classes or set(state.memory.pixels) != set(range(len(state.classes))):
+        return None
+    features = pooled_views(state, runtime, state.memory.all_pixels(), stage="computing statistics")
+    discriminant = Discriminant(features.shape[2])
+    count_photos(discriminant, features, state.memory.all_labels())
+    return discriminant
+
+
+def add_classes(state: State, runtime: Runtime, task: Task, photos: PixelCache, features: Tensor) -> None:
+    """New classes without training: the discriminant tells them apart, and their masks are the mean of the old ones.
+
+    `features` (N, V, D): those of `pooled_views`
+    """
+    if task.classes:
+        seed_torch(state.config.seed, "grow", task.number)
+        state.network.grow(len(task.classes))
+        rows = state.network.classifier.output.weight.detach()
+        rows[task.num_old :] = rows[: task.num_old].mean(0)  # neutral, until a lesson trains the head
+    state.classes.extend(task.classes)
+    state.task_sizes.append(len(task.classes))
+    known = features[:, 0] if state.config.memory.features == "tail" else None
+    keep_exemplars(state, runtime, task, photos, known)
