@@ -8,11 +8,11 @@ from fdcnet.data.cache import PixelCache
 from fdcnet.errors import UserError
 
 HeldOut = PixelCache
-"""A few photos of each class that are never learned from: they measure old classes when their other photos are gone."""
+"""A few photos of each class that are never used for training, to evaluate old classes later."""
 
 
 def herd(features: Tensor, count: int) -> list[int]:
-    """Greedy herding: the order in which photos keep the mean of those taken closest to the mean of all.
+    """Greedy herding: select photos so that their mean stays as close as possible to the mean of all.
 
     (N, D) -> indices in rank order. A shorter selection is the beginning of a longer one, so trimming keeps the best.
     """
@@ -38,7 +38,7 @@ def rank_by_distance(features: Tensor, count: int) -> list[int]:
 
 
 class ExemplarMemory:
-    """At most `budget` photos over all classes, an equal share for each, as decoded pixels in rank order."""
+    """At most `budget` photos, equally many of each class, as decoded pixels in rank order."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -63,7 +63,7 @@ class ExemplarMemory:
         return quota
 
     def trim(self, num_classes: int) -> None:
-        """Give up the least representative photos, so that there is room for the classes to come."""
+        """Drop the least representative photos to make room for new classes."""
         quota = self.quota(num_classes)
         self.pixels = {label: pixels[:quota].clone() for label, pixels in self.pixels.items()}
         self.names = {label: names[:quota] for label, names in self.names.items()}

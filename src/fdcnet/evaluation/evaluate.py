@@ -1,4 +1,4 @@
-"""A saved model on test photos, under its own protocol or a changed one."""
+"""Evaluate a saved model on test photos."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,8 +32,10 @@ def evaluate(
     cache_dir: Path | None = None,
     listener: Listener | None = None,
 ) -> tuple[dict[str, Any], Table]:
-    """-> results, per-image table. `data`: other photos than those the model was trained beside; `protocol`: the parts
-    of the model's own one to change.
+    """Evaluate a model and return its results and a table with one row per photo.
+
+    `data`: photos to evaluate on (default: the test set the model was trained with). `protocol`: changes to the model's
+    own protocol.
     """
     state = load_bundle(model)
     changes = dict(protocol or {})
@@ -52,10 +54,12 @@ def evaluate(
             f"It knows {len(known)} classes, such as {', '.join(state.classes[:3])}: name the folders like them.",
         )
     if foreign := len(test) - len(records):
-        runtime.listener.note(f"Left out: {count(foreign, 'photo')} of classes the model does not know.")
+        runtime.listener.note(f"Skipped {count(foreign, 'photo')} of classes the model does not know.")
     photos = runtime.decode("decoding photos", records, state.config.data.size)
     if data and (taught := num_taught(state, photos)):
-        runtime.listener.note(f"{taught} of {len(photos)} photos have taught this model: of these it knows the answer.")
+        runtime.listener.note(
+            f"{taught} of {len(photos)} photos were used in training; scores on them will be optimistic."
+        )
     [table] = measure(state, find_method(state.config.method)(), runtime, photos, [changed], sweep)
     results = build_results(
         dataset=name,
@@ -69,7 +73,7 @@ def evaluate(
 
 
 def _test_photos(config: Config, data: str | None, listener: Listener) -> tuple[str, Sequence[Record]]:
-    """Name of the data and its test photos; those that training set aside, if it did."""
+    """Name and test photos of the data; the held-out photos if the model was trained with data.holdout."""
     source = replace(config.data, path=data, format="auto", classes=0) if data else config.data
     dataset = open_dataset(source)
     if not data and source.holdout:
@@ -78,5 +82,5 @@ def _test_photos(config: Config, data: str | None, listener: Listener) -> tuple[
         )
         return dataset.name, stream[-1].test
     if not dataset.test:
-        listener.note("There is no test part: measuring on all photos.")
+        listener.note("There is no test set: evaluating on all photos.")
     return dataset.name, dataset.test or dataset.train

@@ -1,6 +1,6 @@
-"""One pass over the photos, any number of protocols: views -> scores and maps -> class and box -> `Table`.
+"""Evaluate any number of protocols in one pass: views -> scores and maps -> class and box -> `Table`.
 
-The network is a callable; nothing here knows more of it.
+The network is passed as a function.
 """
 
 import os
@@ -23,7 +23,7 @@ from fdcnet.evaluation.table import Table
 
 
 class Answer(NamedTuple):
-    """What the network says about B photos."""
+    """Outputs of the network for B photos."""
 
     scores: Mapping[Classifier, Tensor]  # by classifier ("head", "lda"): (B, C)
     maps: Tensor | None  # (B, C, h, w) in [0, 1]
@@ -35,13 +35,13 @@ GetPixels = Callable[[Tensor], Tensor]
 """get(rows int64 (B,)) -> decoded square photos uint8 (B, size, size, 3), on any device."""
 
 SWEEP = tuple(round(0.05 * i, 2) for i in range(1, 20))
-CHUNK = 8  # photos per piece of work for a thread: enough that numpy, not Python, takes the time
-BACKLOG = 64  # pieces of work that may wait
+CHUNK = 8  # photos per job of a thread: enough that numpy, not Python, takes the time
+BACKLOG = 64  # jobs that may wait
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is true of one photo: row i of the evaluation."""
+    """Ground truth of one photo."""
 
     path: str
     label: int
@@ -50,7 +50,7 @@ class Target:
 
 
 class View(NamedTuple):
-    """What the network is shown of a photo."""
+    """The part of a photo that the network sees."""
 
     place: Literal["centre", "top-left", "top-right", "bottom-left", "bottom-right", "whole"]
     mirrored: bool = False
@@ -130,14 +130,14 @@ def evaluate(
 
 
 def _map_settings(protocol: Protocol) -> tuple[object, ...]:
-    """Protocols that agree in these have the same maps, whatever their thresholds."""
+    """Protocols with equal values share their maps, whatever their thresholds."""
     p = protocol
     by_scores = p.classifier if p.map == "topk-mean" and p.topk else None
     return p.map, p.topk, by_scores, p.normalization, p.frame, p.compensated, p.inclusive_pixels
 
 
 def _class_settings(protocol: Protocol) -> tuple[object, ...]:
-    """Protocols that agree in these have the same class probabilities."""
+    """Protocols with equal values share their class probabilities."""
     return class_views(protocol), protocol.classifier, protocol.compensated
 
 
@@ -204,7 +204,7 @@ class _Boxes:
         for i in range(0, len(batch), CHUNK):
             part = levels[i : i + CHUNK], true_boxes[i : i + CHUNK], len(self.thresholds)
             self.located.append(pool.submit(locate, *part, inclusive=protocol.inclusive_pixels))
-        if len(self.located) > BACKLOG:  # a fast network must not pile up work for slow processors
+        if len(self.located) > BACKLOG:  # a fast GPU must not fill the memory with jobs
             self.located[-BACKLOG].result()
         self.num_photos += len(batch)
 
@@ -280,7 +280,7 @@ def _closest(boxes: geometry.Boxes, true_boxes: geometry.Boxes, inclusive: bool)
 
 
 def rank(log_probabilities: Tensor, labels: Tensor) -> Ranked:
-    """Equal probabilities rank by class number: a network whose scores are all zero must not be right everywhere."""
+    """Ties are ordered by class number, so that a network with constant scores is not always right."""
     num_classes = log_probabilities.shape[1]
     assert int(labels.max()) < num_classes, "a photo of a class that the network does not know"
     best_first, order = log_probabilities.sort(dim=1, descending=True, stable=True)

@@ -23,7 +23,7 @@ class TaskScores:
 
 
 def score_task(table: Table, protocol: Protocol, task_sizes: Sequence[int]) -> TaskScores:
-    """`task_sizes`: how many classes each task so far has brought."""
+    """`task_sizes`: number of classes of each task so far."""
     task_of_label = np.repeat(np.arange(len(task_sizes)), task_sizes)
     return TaskScores(
         num_classes=int(sum(task_sizes)),
@@ -33,7 +33,7 @@ def score_task(table: Table, protocol: Protocol, task_sizes: Sequence[int]) -> T
 
 
 def accuracy_matrix(tasks: Sequence[TaskScores], metric: str) -> list[list[float | None]]:
-    """Row t, column j <= t: the accuracy after task t on the classes that came with task j."""
+    """Row t, column j <= t: the accuracy after task t on the classes of task j."""
     return [[group[metric] for group in task.groups] for task in tasks]
 
 
@@ -87,7 +87,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _rounded(value: Any) -> Any:
-    """Four decimals: a hundredth of a photo among ten thousand, and a file that people can read."""
+    """Round to four decimals, to keep the file readable."""
     if isinstance(value, dict):
         return {key: _rounded(inner) for key, inner in value.items()}
     if isinstance(value, list):

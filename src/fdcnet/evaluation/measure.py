@@ -1,4 +1,4 @@
-"""A model against test photos: tables for every protocol, and a few photos with their maps to look at."""
+"""Evaluate a model in memory: a table for each protocol, and example photos with their maps."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -22,7 +22,7 @@ from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.record import Example
 
 EXAMPLES_PER_TASK = 3
-BATCH = {"cpu": 32, "cuda": 256}  # photos; on a GPU, enough that launching kernels is not the limit
+BATCH = {"cpu": 32, "cuda": 256}  # photos
 EXAMPLES_AT_END = 240  # photos after the last task, shared by all classes
 MOST_PER_CLASS = 6
 
@@ -36,7 +36,7 @@ def measure(
     sweep: Sequence[float] = SWEEP,
     keep: Sequence[int] = (),
 ) -> list[Table]:
-    """One table per protocol; the maps of the rows in `keep` stay with them."""
+    """One table per protocol. `keep`: rows whose maps are kept."""
     return evaluate(
         forward_of(state, method, runtime, {protocol.compensated for protocol in protocols}),
         photos.gather,
@@ -51,7 +51,7 @@ def measure(
 
 
 def for_model(protocol: Protocol, state: State) -> Protocol:
-    """The protocol with the classifier that this model has."""
+    """Replace `auto` by the classifier that this model has."""
     if protocol.classifier == "lda" and state.discriminant is None:
         raise UserError(
             "This model has no closed-form classifier.",
@@ -65,7 +65,7 @@ def for_model(protocol: Protocol, state: State) -> Protocol:
 def forward_of(
     state: State, method: Method, runtime: Runtime, compensated: Collection[bool] = frozenset({True})
 ) -> Forward:
-    """One pass of the network for the answers of either kind."""
+    """One forward pass for the outputs with and without compensation."""
     lineage = state.network.lineage
     classifiers: tuple[Classifier, ...] = ("head", "lda") if state.discriminant else ("head",)
 

@@ -43,7 +43,7 @@ def threshold_curve(table: Table, *, iou: float = 0.5, average: Average = "class
 
 
 def best_threshold(table: Table, *, iou: float = 0.5, average: Average = "class") -> float | None:
-    """The one threshold, common to all photos, with the highest GT-known; the lowest such one."""
+    """The threshold with the highest GT-known over all photos; the lowest one in case of a tie."""
     curve = threshold_curve(table, iou=iou, average=average)
     return table.thresholds[int(np.argmax(curve))] if curve else None
 

@@ -8,7 +8,7 @@ from torch import Tensor
 def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0, excluded: Tensor | None = None) -> Tensor:
     """L_cls (equation 1): cross-entropy of the pooled scores. (B, K), (B,) -> scalar
 
-    `excluded` (B, K) names classes with which a sample does not compete: smoothing gives them nothing either.
+    `excluded` (B, K): classes that a sample does not compete with. Label smoothing gives them nothing either.
     """
     if excluded is None:
         return F.cross_entropy(scores.float(), labels, label_smoothing=smoothing)
@@ -18,7 +18,7 @@ def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0, exclu
 
 
 def foreground_scores(activation_map: Tensor, masks: Tensor) -> Tensor:
-    """Inside L_cls-fg (equation 2): the scores inside the mask of the true class, whose cross-entropy the loss is.
+    """Scores inside the mask of the true class. L_cls-fg (equation 2) is their cross-entropy.
 
     (B, K, H2, W2), (B, 1, H1, W1) -> (B, K)
     """
@@ -28,7 +28,7 @@ def foreground_scores(activation_map: Tensor, masks: Tensor) -> Tensor:
 
 
 def background_suppression(background_score: Tensor, image_score: Tensor, epsilon: float = 1e-8) -> Tensor:
-    """L_bas (equation 3): how much of the class's score survives when the mask is erased. (B,), (B,) -> scalar
+    """L_bas (equation 3): share of the class score that remains when the mask is erased. (B,), (B,) -> scalar
 
     The denominator is a constant, and so is a ratio above one (BAS: otherwise training collapses). Scores below zero
     count as none.
@@ -44,7 +44,7 @@ def class_score(score_map: Tensor, labels: Tensor) -> Tensor:
 
 
 def area(masks: Tensor, pressure: Tensor | float = 1.0) -> Tensor:
-    """L_ac (equation 5): mean share of the image that the mask covers, each photo times its pressure.
+    """L_ac (equation 5): mean share of the image covered by the mask, weighted by `pressure`.
 
     (B, 1, H, W), (B,) -> scalar
     """
@@ -53,10 +53,10 @@ def area(masks: Tensor, pressure: Tensor | float = 1.0) -> Tensor:
 
 @torch.no_grad()
 def area_pressure(background_score: Tensor, image_score: Tensor, allowed: float) -> Tensor:
-    """How much a photo's area counts: fully while at most the `allowed` share of the class's score survives outside of
-    the mask, then less and less, and not at all where everything survives. (B,), (B,) -> (B,) in 0..1
+    """Weight of each photo's area. (B,), (B,) -> (B,) in 0..1
 
-    So a mask cannot shrink to nothing, and a photo whose class is not recognized yet does not shrink its mask.
+    It is 1 while at most the `allowed` share of the class score remains outside of the mask, and falls to 0 when all of
+    it does. So a mask cannot shrink to nothing, and photos whose class has no score yet do not shrink their masks.
     """
     share = torch.where(image_score > 0, F.relu(background_score) / image_score.clamp(min=1e-8), 1.0).clamp(max=1)
     return ((1 - share) / (1 - allowed)).clamp(max=1)

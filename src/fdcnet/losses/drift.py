@@ -1,4 +1,4 @@
-"""Drift compensation: equations 12 and 13 of the paper. Each brings the compensated maps back to the previous ones."""
+"""Drift compensation: equations 12 and 13 of the paper. Each pulls the compensated maps towards the previous ones."""
 
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Loss terms that only one of the compared methods needs, one function each."""
+"""Loss terms of the compared methods, one function each."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -11,7 +11,7 @@ def less_forget(class_features: Tensor, old_class_features: Tensor) -> Tensor:
 
 
 def margin_ranking(cosines: Tensor, labels: Tensor, num_old: int, rivals: int = 2, margin: float = 0.5) -> Tensor:
-    """Rebalancing: a photo of an old class shall be nearer to it, by a margin, than to the new classes nearest to it.
+    """Rebalancing: a photo of an old class should be closer to it, by a margin, than to the nearest new classes.
 
     (B, K), (B,) -> scalar, the mean over the photos of old classes
     """

@@ -1,4 +1,4 @@
-"""AANets: Rebalancing in a network whose levels are each a stable and a plastic one, mixed by learned shares."""
+"""AANets: Rebalancing with a stable and a plastic branch at each level, mixed by learned shares."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -55,7 +55,7 @@ class AANets(Rebalancing):
 
     @staticmethod
     def outer_losses(state: State, batch: Batch) -> Losses:
-        """Cross-entropy on as many photos of each class; its gradient reaches the shares alone."""
+        """Cross-entropy on a class-balanced set. Only the shares get a gradient."""
         network = state.network.eval()
         values = dict(network.named_parameters())
         fixed = {name: value if name.endswith(".logit") else value.detach() for name, value in values.items()}

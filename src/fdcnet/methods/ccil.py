@@ -1,4 +1,4 @@
-"""CCIL: each step sees new photos, which compete among the new classes, and as many exemplars of all classes."""
+"""CCIL: each batch has new photos, which compete among new classes only, and equally many exemplars of all classes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class CCIL(Method):
         return [replace(main, data="paired") if task.num_old else main]
 
     def losses(self, state: State, outputs: Outputs, batch: Batch) -> Losses:
-        """Means over the whole batch: half of what the authors' sums over its two halves are, in every term."""
+        """Means over the whole batch. The authors add up the means of its two halves, which doubles every term."""
         if state.previous is None:
             return wsol_losses(state, outputs, batch)
         config, num_old = state.config.section(CCILSettings), state.previous.num_classes

@@ -1,4 +1,4 @@
-"""Plain fine-tuning: no memory, no distillation. What everything else must beat."""
+"""Plain fine-tuning without memory or distillation: the lower bound."""
 
 from fdcnet.methods.base import Method
 

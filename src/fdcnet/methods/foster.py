@@ -100,7 +100,7 @@ class FOSTER(Method):
         return losses
 
     def compress_losses(self, state: State, batch: Batch, rarity: Tensor) -> Losses:
-        """The teacher's probabilities stand for the labels; the localization losses are the student's own."""
+        """The teacher's probabilities replace the labels. The localization losses are the student's own."""
         with torch.no_grad():
             taught = self.teacher_of(state)(batch.images, maps=False).scores
         outputs = state.network(batch.images, batch.labels)
@@ -117,7 +117,7 @@ class FOSTER(Method):
 
 
 def photos_per_class(state: State, task: Task) -> Tensor:
-    """Exemplars of each old class, photos of each new one: (K,)"""
+    """Number of exemplars of each old class and photos of each new class: (K,)"""
     old = [len(state.memory.names.get(label, ())) for label in range(task.num_old)]
     new = [sum(record.label == name for record in task.train) for name in task.classes]
     device = state.network.localizer.weight.device

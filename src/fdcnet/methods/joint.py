@@ -1,4 +1,4 @@
-"""Joint training: all tasks at once. What an incremental method can hope for at best."""
+"""Joint training on all tasks at once: the upper bound."""
 
 from fdcnet.methods.base import Method
 

@@ -1,4 +1,4 @@
-"""FOSTER's boosted network: the frozen old one and a new one side by side, under one classifier and one localizer."""
+"""FOSTER's boosted network: the frozen old network and a new one, with a common classifier and localizer."""
 
 import copy
 
@@ -10,7 +10,7 @@ from fdcnet.models.pairs import SideBySide
 
 
 def boosted(old: LocalizationNetwork, num_new: int) -> LocalizationNetwork:
-    """Joins `old` (frozen) with a copy of itself that may learn; for the old classes it says what `old` says."""
+    """Join `old` (frozen) with a trainable copy of itself. The outputs for old classes do not change."""
     shared, tail, _ = old.widths
     network, new = copy.deepcopy(old), copy.deepcopy(old).requires_grad_(True)
     network.backbone = SideBySide(network.backbone, new.backbone)
@@ -24,11 +24,11 @@ def boosted(old: LocalizationNetwork, num_new: int) -> LocalizationNetwork:
 
 
 def learning_parts(network: LocalizationNetwork) -> tuple[nn.Module, ...]:
-    """The new half, to be set to train mode; the old half stays as it is."""
+    """The modules of the new half, which are trained."""
     halves = (network.backbone, network.classifier.tail, network.classifier.hidden)
     return tuple(half.second for half in halves if isinstance(half, SideBySide))
 
 
 def _widened(weight: Tensor) -> nn.Parameter:
-    """The new network's features count for nothing at first. (K, C, ...) -> (K, 2 C, ...)"""
+    """Add zero weights for the new network's features. (K, C, ...) -> (K, 2 C, ...)"""
     return nn.Parameter(torch.cat([weight.detach(), torch.zeros_like(weight)], dim=1))

@@ -50,7 +50,7 @@ class CosineScores(nn.Module):
         self.weight = nn.Parameter(torch.empty(0, channels))
         self.scale = nn.Parameter(torch.tensor(scale), requires_grad=learn_scale)
         self.num_fixed = 0
-        """The first so many classes keep their direction: no gradient reaches it, and decay only shortens it."""
+        """Number of leading classes whose weight directions are frozen. They get no gradient; decay only shortens them."""
 
     @property
     def num_classes(self) -> int:
@@ -104,7 +104,7 @@ class LocalizerHead(nn.Module):
 
     def grow(self, num_new: int) -> None:
         channels = self.weight.shape[1]
-        if self.num_classes:  # their mean stays; and random rows never learn a usable mask in an increment's epochs
+        if self.num_classes:  # random rows would not learn a usable mask in the epochs of a later task
             rows = self.weight.detach().mean(0, keepdim=True).repeat(num_new, 1, 1, 1).cpu()
             biases = self.bias.detach().mean().repeat(num_new).cpu()
         else:
@@ -132,7 +132,7 @@ class LocalizerHead(nn.Module):
         return F.conv2d(maps, shift_and_add, padding=1) + bias[:, None, None, None]
 
     def _shared(self, rows: Tensor, all_rows: Tensor) -> Tensor:
-        """Rows drawn towards the mean of all. The mean learns as fast as without, what is a class's own more slowly."""
+        """Mix rows with the mean of all. The mean learns as fast as without sharing, the differences more slowly."""
         return rows.lerp(all_rows.mean(0, keepdim=True), self.sharing) if self.sharing else rows
 
 

@@ -18,13 +18,13 @@ from fdcnet.models.weights import pretrained_backbone
 
 @dataclass
 class Outputs:
-    """Everything a loss may want from one forward pass."""
+    """All outputs of one forward pass."""
 
     features: Tensor  # (B, C, H1, W1)  F, shared
     tail_features: Tensor  # (B, C', H2, W2)  input of the classifier's last three layers
     class_features: Tensor  # (B, D, H2, W2)  input of its last layer
     class_map: Tensor  # (B, K, H2, W2)  M^cls
-    activation_map: Tensor  # (B, K, H2, W2)  what BAS suppresses; the class map itself unless the classifier is cosine
+    activation_map: Tensor  # (B, K, H2, W2)  what BAS suppresses; equals the class map unless the classifier is cosine
     loc_map: Tensor  # (B, K, H1, W1)  M^CAM, logits; (B, 1, H1, W1) where labels were given; (B, 0, H1, W1) if unwanted
     mask_change: Tensor | float | None = None  # (B, K, H1, W1)  compensation that is added after the sigmoid
 
@@ -91,7 +91,7 @@ class Classifier(nn.Module):
 
 
 class _ScoreOf(nn.Module):
-    """`functional_call` runs a module's forward; this one's is the score of each sample's class."""
+    """A module whose forward returns the score of each sample's class, as `functional_call` needs it."""
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()
@@ -116,12 +116,12 @@ class LocalizationNetwork(nn.Module):
         return self.localizer.num_classes
 
     def grow(self, num_new: int) -> None:
-        """Add classes; the outputs for the old ones stay what they are."""
+        """Add classes. The outputs for old classes do not change."""
         self.classifier.output.grow(num_new)
         self.localizer.grow(num_new)
 
     def forward(self, images: Tensor, labels: Tensor | None = None, maps: bool = True) -> Outputs:
-        """With labels the localizer computes only the map of each sample's class, without `maps` none at all."""
+        """With `labels`, compute only the map of each sample's class; without `maps`, no maps."""
         features = self.backbone(images)
         tail_features, class_features, class_map, activation_map = self.classifier(features)
         if not maps:
@@ -147,16 +147,16 @@ class LocalizationNetwork(nn.Module):
 
     @staticmethod
     def is_head(name: str) -> bool:
-        """Whether a parameter is learned from scratch, so at a higher rate than the pretrained rest."""
+        """Whether a parameter belongs to the heads, which train at a higher rate than the pretrained rest."""
         return name.startswith(("classifier.hidden.", "classifier.output.", "localizer."))
 
     def frozen_copy(self) -> "LocalizationNetwork":
-        """The network as it is now, as the reference of a later task."""
+        """A frozen copy, as the reference of a later task."""
         return copy.deepcopy(self).requires_grad_(False).eval()
 
 
 def new_network(config: ModelConfig, seed: int) -> LocalizationNetwork:
-    """A network without classes, its backbone pretrained as the settings say."""
+    """A network without classes, with a pretrained backbone unless the settings say otherwise."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LocalizationNetwork(pretrained_backbone(config.backbone, config.weights, config.cut), config)

@@ -1,4 +1,4 @@
-"""Where a run computes, and in which precision."""
+"""Device and precision of a run."""
 
 import os
 
@@ -8,7 +8,7 @@ from fdcnet.errors import UserError
 
 
 def find_device(name: str) -> torch.device:
-    """`auto`: a GPU where there is one."""
+    """`auto`: a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -20,7 +20,7 @@ def find_device(name: str) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("PyTorch sees no Apple GPU (mps).", "Use --device cpu, or see 'fdcnet doctor'.")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("A GPU was asked for, but PyTorch sees none.", "Use --device cpu, or see 'fdcnet doctor'.")
+        raise UserError("No GPU is available to PyTorch.", "Use --device cpu, or see 'fdcnet doctor'.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"There is no GPU '{name}'.", f"PyTorch sees {torch.cuda.device_count()}, counted from cuda:0.")
     return device

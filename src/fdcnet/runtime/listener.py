@@ -1,4 +1,4 @@
-"""What a training run tells whoever watches: the command line draws bars from it, a test records it."""
+"""Events of a training run. The command line draws progress bars from them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,10 +8,10 @@ from fdcnet.data.records import Task
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch was like."""
+    """Losses and speed of one epoch."""
 
     number: int  # 1-based
-    losses: dict[str, float]  # weighted, as they are added up
+    losses: dict[str, float]  # weighted
     unweighted: dict[str, float]
     lr: float
     images_per_second: float
@@ -19,10 +19,10 @@ class Epoch:
 
 
 class Listener:
-    """Hears everything and says nothing; override what you want to show."""
+    """Ignores all events. Override the ones you need."""
 
     def note(self, text: str) -> None:
-        """Something a person should know, once."""
+        """A message for the user."""
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Decoding or evaluating: `done` of `total` photos."""
@@ -30,7 +30,7 @@ class Listener:
     def task_started(self, task: Task, num_tasks: int) -> None: ...
 
     def phase_started(self, name: str, first_epoch: int, epochs: int, num_images: int) -> None:
-        """`num_images` will be seen in each epoch."""
+        """`num_images`: photos per epoch."""
 
     def step(self, num_images: int) -> None: ...
 
@@ -39,7 +39,7 @@ class Listener:
     def phase_ended(self) -> None: ...
 
     def close(self) -> None:
-        """The run is over, well or badly: leave nothing on the screen."""
+        """The run has ended or failed: clear the screen."""
 
     def task_ended(self, task: Task, summary: dict[str, Any]) -> None:
         """`summary`: the task's metrics under the first protocol."""

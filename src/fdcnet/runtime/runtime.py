@@ -1,4 +1,4 @@
-"""What learning and measuring share: the device, the precision, decoded photos, and somebody who watches."""
+"""What training and evaluation share: device, precision, decoded photos and a listener."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class Runtime:
         return cls(device, autocast_for(device, config.train.precision), cache_dir, listener or default_listener())
 
     def place(self, network: LocalizationNetwork) -> LocalizationNetwork:
-        """On the device, in the memory layout in which convolutions are fastest."""
+        """Move a network to the device, in the fastest memory layout for convolutions."""
         return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def decode(self, what: str, records: Sequence[Record], size: int) -> PixelCache:
@@ -42,7 +42,7 @@ class Runtime:
             progress=lambda done, all_: self.listener.progress(what, done, all_),
         )
         if cache.broken:
-            self.listener.note(f"left out, for they cannot be read: {len(cache.broken)} of {len(records)} photos")
+            self.listener.note(f"Skipped unreadable photos: {len(cache.broken)} of {len(records)}")
         for path, reason in cache.broken:
             self.listener.note(f"  {path}: {reason}")
         return cache

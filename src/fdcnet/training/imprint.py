@@ -1,4 +1,4 @@
-"""Imprinting: a new class starts with the mean class features of its photos as its weights."""
+"""Imprinting: initialize the weights of a new class with the mean features of its photos."""
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from fdcnet.training.exemplars import labels_of, pooled_features
 
 @torch.no_grad()
 def imprint(state: State, runtime: Runtime, task: Task, photos: PixelCache) -> None:
-    """Overwrite the new rows of the score layer: in the direction of the class mean, as long as the old rows."""
+    """Overwrite the new rows of the score layer: direction of the class mean, average length of the old rows."""
     output = state.network.classifier.output
     features = pooled_features(state, runtime, photos.pixels, "class")
     rows = imprinted_rows(features, labels_of(photos, task), task, output.weight)

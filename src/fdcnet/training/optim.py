@@ -11,10 +11,10 @@ from fdcnet.methods.base import Phase
 
 
 def make_optimizer(phase: Phase) -> torch.optim.SGD:
-    """For an outer phase too: a parameter without a gradient is left alone, so each step moves its own."""
+    """One optimizer for the phase and its outer phase. Each step updates only the parameters that have gradients."""
     groups = [group for part in (phase, phase.outer) if part for group in _groups(part)]
     on_gpu = all(parameter.is_cuda for parameter in all_parameters(phase).values())
-    if on_gpu:  # rates in tensors: a recorded step reads the present ones
+    if on_gpu:  # rates in tensors, so that recorded steps read the current values
         device = next(iter(all_parameters(phase).values())).device
         groups = [group | {"lr": torch.tensor(group["lr"], device=device)} for group in groups]
     return torch.optim.SGD(groups, fused=on_gpu)
@@ -42,7 +42,7 @@ def all_parameters(phase: Phase) -> dict[str, torch.nn.Parameter]:
 
 
 def rate(progress: float, config: OptimConfig) -> float:
-    """The learning rate at this share (0..1) of the phase."""
+    """The learning rate at this point (0..1) of the phase."""
     if progress < config.warmup:
         return config.lr * progress / config.warmup
     if config.schedule == "cosine":
@@ -53,7 +53,7 @@ def rate(progress: float, config: OptimConfig) -> float:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, progress: float) -> float:
-    """Set the rates of all groups; -> that of the first settings, which are the phase's own."""
+    """Set the rates of all groups and return that of the phase itself."""
     for group in optimizer.param_groups:
         value = rate(progress, group["optim"]) * group["factor"]
         if isinstance(group["lr"], Tensor):
@@ -64,7 +64,7 @@ def set_rate(optimizer: torch.optim.Optimizer, progress: float) -> float:
 
 
 def momenta(optimizer: torch.optim.Optimizer, phase: Phase) -> dict[str, Tensor]:
-    """The optimizer's memory by parameter name, for the checkpoint."""
+    """Momentum buffers by parameter name, for the checkpoint."""
     parameters = all_parameters(phase).items()
     buffers = {name: optimizer.state[parameter].get("momentum_buffer") for name, parameter in parameters}
     return {name: buffer for name, buffer in buffers.items() if buffer is not None}

@@ -1,4 +1,4 @@
-"""The task loop: learn the new classes, keep some exemplars, save the model, measure it, go on."""
+"""The task loop: train on the new classes, keep exemplars, save the model, evaluate it, continue."""
 
 import contextlib
 from dataclasses import replace
@@ -39,10 +39,10 @@ def train(
     listener: Listener | None = None,
     cache_dir: Path | None = None,
 ) -> dict[str, Any]:
-    """Learn the stream of tasks that the settings make of a data set; -> results under the first protocol.
+    """Train on a stream of tasks and return the results under the first protocol.
 
-    With `resume`, a run that was stopped goes on from its last checkpoint as if it had never been. With `base_model`,
-    a bundle that has learned the first task, that task is taken from it: so methods can be compared from one start.
+    `resume`: continue a stopped run from its last checkpoint; the result is the same as without the stop. `base_model`:
+    take the first task from this saved model, so that methods can be compared from the same start.
     """
     method = find_method(config.method)()
     config = replace(config, protocols=tuple(resolved(protocol, method) for protocol in config.protocols))
@@ -57,18 +57,18 @@ def train(
 
 
 def resolved(protocol: Protocol, method: Method) -> Protocol:
-    """With the classifier that `auto` stands for."""
+    """Replace `auto` by the classifier that this method gets."""
     best: Literal["head", "lda"] = "lda" if can_fit(method) else "head"
     return replace(protocol, classifier=best) if protocol.classifier == "auto" else protocol
 
 
 class TrainingRun:
-    """One run: a stream of tasks learned into a run folder."""
+    """One run: a stream of tasks, recorded in a run folder."""
 
     def __init__(self, config: Config, method: Method, stream: list[Task], folder: RunFolder, runtime: Runtime) -> None:
         self.config, self.method, self.stream, self.folder, self.runtime = config, method, stream, folder, runtime
         self.listener = runtime.listener
-        self.new_photos: dict[int, PixelCache] = {}  # by task: decoded ahead of it
+        self.new_photos: dict[int, PixelCache] = {}  # by task number, decoded in advance
         self.test_photos: PixelCache | None = None
 
     def run(self, resume: bool, base_model: Path | None) -> dict[str, Any]:
@@ -99,14 +99,14 @@ class TrainingRun:
                 self._measure(state, task)
                 results = self.folder.write_results(task.number)
                 self.listener.task_ended(task, results["tasks"][-1])
-        remove_checkpoint(self.folder.path)  # a kill may have kept it, or the model before the last
+        remove_checkpoint(self.folder.path)  # a killed run may have left these behind
         remove_old(self.folder.model)
         results = self.folder.write_results(len(self.stream))
         self.folder.record.finish(self.folder.seconds())
         return results
 
     def _start(self, resume: bool, base_model: Path | None) -> State:
-        """From the saved model where a run goes on, else a new network. Nothing is written before this has worked."""
+        """The state to start from: the saved model of a resumed run, or a new network. Nothing is written yet."""
         refuse_impossible(self.config, self.method, self.stream)
         if resume and self.folder.record.exists():
             self.folder.refuse_other_run(base_model)
@@ -121,26 +121,24 @@ class TrainingRun:
         return State(self.config, self.runtime.place(network), ExemplarMemory(self.config.memory.budget))
 
     def _take_over(self, base_model: Path) -> State:
-        """The first task as another run has learned it, with the memory that this method would have kept."""
+        """Take the first task from another run, with the memory that this method would have kept."""
         if self.method.one_task:
-            raise UserError(f"{self.method.name} learns all classes at once.", "Leave --base-model out.")
+            raise UserError(f"{self.method.name} learns all classes at once.", "Remove --base-model.")
         state = load_bundle(base_model)
         first = self.stream[0]
         if len(state.task_sizes) > 1:
-            problem = (
-                f"{base_model} has learned {len(state.task_sizes)} tasks; a base model stands for the first alone."
-            )
+            problem = f"{base_model} was trained on {len(state.task_sizes)} tasks. A base model must have one."
             raise UserError(
                 problem, "Train one: --set data.classes=(those of the first task) --set data.base_classes=0."
             )
         if state.config.model != self.config.model or state.classes != list(first.classes):
             raise UserError(
-                f"{base_model} has other settings under 'model' or other classes than this run's first task.",
+                f"{base_model} differs from this run's first task in its 'model' settings or classes.",
                 "Train a base model with this recipe: --set data.classes=(those of the first task).",
             )
-        if _photos_of(state.config) != _photos_of(self.config):  # it may have learned what is a test photo here
+        if _photos_of(state.config) != _photos_of(self.config):  # its training photos may be test photos here
             raise UserError(
-                f"{base_model} has learned from other photos, or from others of them.",
+                f"{base_model} was trained on other photos.",
                 "Train a base model with the same data.path, size, crop and holdout (then also the same seed).",
             )
         self.runtime.place(state.network)
@@ -152,7 +150,7 @@ class TrainingRun:
         return state
 
     def _open_photos(self, state: State) -> None:
-        """Those of the next task and the test: a class that cannot be read is found before anything is written."""
+        """Decode the next task and the test set, so that unreadable classes are found before anything is written."""
         for task in self.stream[len(state.task_sizes) :][:1]:
             self.new_photos[task.number] = self._decode_new(task)
         self.test_photos = self.runtime.decode("decoding test photos", self.stream[-1].test, self.config.data.size)
@@ -172,7 +170,7 @@ class TrainingRun:
 
 
 def _photos_of(config: Config) -> tuple[object, ...]:
-    """What decides which photos a first task learns from, and which it is tested on."""
+    """The settings that determine the training and test photos of the first task."""
     data = config.data
     return (
         Path(data.path).resolve(),

@@ -1,4 +1,4 @@
-"""What a run leaves on disk beside its model: facts, epochs, tables and results. And whether it may go on."""
+"""The files of a run beside its model: facts, epochs, tables and results. Also checks whether a run may be resumed."""
 
 import sys
 import time
@@ -22,7 +22,7 @@ from fdcnet.training import checkpoint, optim
 from fdcnet.training.checkpoint import Checkpoint, Position
 from fdcnet.training.task import Journal
 
-# what each result says about its making
+# facts that are copied into each result
 MADE = ("command", "commit", "device", "versions", "config", "base_model", "base_config", "resumed")
 
 
@@ -37,7 +37,7 @@ class RunFolder(Journal):
         self.last_save = self.started
 
     def open(self, resume: bool, device: str, base_model: Path | None) -> None:
-        """Begin the record, or go on with it."""
+        """Create the record, or continue it."""
         facts = self._facts(device)
         if base_model and not self.record.exists():
             facts |= {"base_model": str(base_model), "base_config": read_description(base_model)["config"]}
@@ -45,7 +45,7 @@ class RunFolder(Journal):
         self.seconds_before = self.record.run().get("seconds") or 0.0
 
     def seconds(self) -> float:
-        """Work so far, over all sittings."""
+        """Training time so far, including earlier sessions of a resumed run."""
         return self.seconds_before + time.monotonic() - self.started
 
     def base_model(self) -> Path | None:
@@ -55,10 +55,10 @@ class RunFolder(Journal):
     def refuse_other_run(self, base_model: Path | None) -> None:
         recorded = self.record.run()
         if recorded.get("finished"):
-            raise UserError(f"{self.path} is complete: nothing is left to do.", "Choose another folder.")
+            raise UserError(f"{self.path} is already complete.", "Choose another folder.")
         if other := _other_settings(recorded["config"], to_dict(self.config)):
             raise UserError(
-                f"{self.path} was started with other settings: {', '.join(other)}.",
+                f"{self.path} was started with different settings: {', '.join(other)}.",
                 "Resume with the same recipe and flags ('fdcnet report' shows them), or choose another folder.",
             )
         started_from = self.base_model()
@@ -67,22 +67,22 @@ class RunFolder(Journal):
             raise UserError(f"{self.path} {how}.", "Resume without --base-model.")
         if recorded["tasks"] != [list(task.classes) for task in self.stream]:
             raise UserError(
-                f"The photos have other classes than when {self.path} was started.",
+                f"The classes of the photos have changed since {self.path} was started.",
                 "Restore the class folders, or start a new run in another folder.",
             )
         test = fingerprint(self.stream[-1].test)
         if recorded["data"].get("test_fingerprint", test) != test:
             raise UserError(
-                f"The test photos are not the same as when {self.path} was started.",
-                "Restore them, or start a new run in another folder: else its tasks could not be compared.",
+                f"The test photos have changed since {self.path} was started.",
+                "Restore them, or start a new run in another folder, because its tasks could not be compared.",
             )
         saved = checkpoint.read_checkpoint(self.path)
         if saved:
             begun = self.stream[saved.position.task - 1]
             if recorded["data"]["task_fingerprints"][begun.number - 1] != fingerprint(begun.train):
                 raise UserError(
-                    f"The photos of task {begun.number} are not the same as when it was begun.",
-                    f"Restore them, or start the task anew by removing {self.path / checkpoint.FILE}.",
+                    f"The photos of task {begun.number} have changed since it was started.",
+                    f"Restore them, or restart the task by deleting {self.path / checkpoint.FILE}.",
                 )
 
     def resume(self, task: Task) -> Checkpoint | None:
@@ -121,8 +121,8 @@ class RunFolder(Journal):
         )
 
     def _cut_metrics(self, position: Position) -> None:
-        """Forget the epochs that will be run again."""
-        names: list[str] = []  # the phases of this task, in the order in which they ran
+        """Remove the epochs that will be repeated."""
+        names: list[str] = []  # the phases of this task in order
 
         def keep(line: dict[str, Any]) -> bool:
             if line["task"] != position.task:
@@ -137,13 +137,13 @@ class RunFolder(Journal):
         return self._table_file(0, task).exists()
 
     def save_tables(self, task: int, tables: Sequence[Table]) -> None:
-        for number in reversed(range(len(tables))):  # the first one last: where it is, all of them are
+        for number in reversed(range(len(tables))):  # the first one last: if it exists, all do
             file = self._table_file(number, task)
             file.parent.mkdir(exist_ok=True)
             tables[number].save(file)
 
     def write_results(self, num_tasks: int) -> dict[str, Any]:
-        """results.json of the tasks so far, from the tables on disk alone; -> that of the first protocol"""
+        """Write the results of the tasks so far from the tables on disk. Returns those of the first protocol."""
         sizes = [len(task.classes) for task in self.stream[:num_tasks]]
         facts = self.record.run()
         all_results = []
@@ -192,7 +192,7 @@ class RunFolder(Journal):
 
 
 def _other_settings(recorded: dict[str, Any], given: dict[str, Any]) -> list[str]:
-    """`key was A, is B` for each that decides what is learned; the data may be named by another path to it."""
+    """`key was A, is B` for each setting that affects training. Different paths to the same data are equal."""
     old, new = dict(leaves(recorded)), dict(leaves(given))
     for settings in (old, new):
         settings.pop("train.checkpoint_minutes", None)

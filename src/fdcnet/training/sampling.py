@@ -1,4 +1,4 @@
-"""What a task learns from, and in which order: its own photos, the exemplars, and exemplars drawn from its own."""
+"""The training photos of a task and their order: new photos, exemplars, and exemplars drawn from the new photos."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,11 @@ from fdcnet.methods.base import Phase
 
 @dataclass(frozen=True)
 class Photos:
-    """All in one row of pixels: the new photos, the memory, and copies of those drawn from the new ones."""
+    """All photos in one tensor: new photos, then the memory, then copies of new photos drawn as exemplars."""
 
     pixels: Tensor  # (N, S, S, 3) uint8
     labels: Tensor  # (N,)
-    from_memory: Tensor  # (N,) bool: the memory, and those drawn
+    from_memory: Tensor  # (N,) bool: true for memory and drawn photos
     num_drawn: int = 0
 
     @property
@@ -26,14 +26,14 @@ class Photos:
 
     @property
     def num_own(self) -> int:
-        """New photos and memory: an epoch of any kind sees this many."""
+        """Number of new photos and exemplars, which is the length of every epoch."""
         return len(self.labels) - self.num_drawn
 
 
 def gather_photos(
     pixels: Tensor, labels: Tensor, memory: ExemplarMemory, task: Task, draw: bool, seed_key: Key
 ) -> Photos:
-    """With `draw`, new classes get exemplars before they are learned: as many as an old class has, by chance."""
+    """Collect the photos of a task. `draw`: also draw exemplars of new classes, as many as an old class has."""
     num_new = len(labels)
     parts, names = [pixels], [labels]
     if len(memory):
@@ -57,7 +57,7 @@ def needs_drawn(phase: Phase) -> bool:
 
 
 def indices_of(phase: Phase, photos: Photos, batch_size: int, seed_key: Key) -> list[Tensor]:
-    """The batches of one epoch. Every kind has as many photos, so that methods are compared at equal cost."""
+    """The batches of one epoch. All kinds have the same number of photos, so that methods are compared at equal cost."""
     own, num_new, num_exemplars = photos.num_own, photos.num_new, len(photos.labels) - photos.num_new
     if phase.data == "balanced":
         batches = balanced_indices(photos.labels[:own], batch_size, seed_key, drop_last=True)

@@ -1,4 +1,4 @@
-"""Seeds that depend on what is done, not on what was done before: so a resumed run draws the same numbers."""
+"""Seeds that depend only on the current step, so that a resumed run draws the same numbers."""
 
 import hashlib
 

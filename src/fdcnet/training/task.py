@@ -1,4 +1,4 @@
-"""One task: the phases of a method over its new photos and the exemplars, then what is kept of them."""
+"""One task: run the phases of a method on new photos and exemplars, then select the exemplars to keep."""
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -25,10 +25,10 @@ from fdcnet.training.step import make_step
 
 
 class Journal:
-    """Where a task writes down how far it is. This one forgets: a task that is stopped starts over."""
+    """Records the progress of a task. This base class records nothing, so a stopped task starts over."""
 
     def resume(self, task: Task) -> Checkpoint | None:
-        """The checkpoint of this task, if there is one; whatever was written after it is forgotten."""
+        """The checkpoint of this task, if there is one. Records written after it are removed."""
         return None
 
     def epoch_ended(
@@ -43,7 +43,7 @@ EpochBatches = Callable[[list[Tensor], Key], Iterable[Batch]]
 def learn_task(
     state: State, method: Method, task: Task, new: PixelCache, runtime: Runtime, journal: Journal | None = None
 ) -> None:
-    """Teach `state` the classes of `task` from their decoded photos `new` and its own memory."""
+    """Train `state` on the classes of `task`, from their decoded photos `new` and the memory."""
     journal = journal or Journal()
     seed_torch(state.config.seed, "grow", task.number)
     method.begin_task(state, task)
@@ -73,7 +73,7 @@ def learn_task(
 
 
 def refit_discriminant(state: State, method: Method, task: Task, new: PixelCache, runtime: Runtime) -> None:
-    """The network has changed, so the closed-form classifier is made anew."""
+    """Fit the closed-form classifier again, because the network has changed."""
     if method.uses_memory:
         fit_discriminant(state, runtime, state.memory.all_pixels(), state.memory.all_labels())
     elif method.one_task:
@@ -83,7 +83,7 @@ def refit_discriminant(state: State, method: Method, task: Task, new: PixelCache
 
 
 def _epoch_batches(state: State, task: Task, photos: Photos, runtime: Runtime, backbone: nn.Module) -> EpochBatches:
-    """Fresh crops of the photos, or, where the backbone is frozen, the shared features of a few views of them."""
+    """New crops of the photos; with a frozen backbone, the shared features of a few views of them."""
     config, lineage = state.config, state.network.lineage
     if config.train.views:
         key = (config.seed, task.number, "views")
