@@ -3,8 +3,9 @@
 FROM python:3.12-slim
 RUN useradd --create-home fdcnet && mkdir /models && chown fdcnet /models
 COPY . /src
-RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
-        --constraint /src/constraints.txt '/src[web,video]' && rm -rf /src
+# For the smaller CPU build of PyTorch: --build-arg PIP_EXTRA_INDEX_URL=(the index that pytorch.org shows for CPU)
+ARG PIP_EXTRA_INDEX_URL=""
+RUN pip install --no-cache-dir --constraint /src/constraints.txt '/src[web,video]' && rm -rf /src
 USER fdcnet
 VOLUME /models
 EXPOSE 8000

@@ -173,7 +173,7 @@ def test_evaluate_of_other_photos(trained: tuple[Path, str], call: Call, tmp_pat
     more = make_photos(tmp_path / "more", num_classes=5)
     code, said, _ = call("evaluate", model, more, "--device", "cpu")
     assert code == 0
-    assert "Left out: 2 photos of classes the model does not know." in said
+    assert "Skipped 2 photos of classes the model does not know." in said
     for part in ("train", "test"):
         for folder in [path for path in (more / part).iterdir() if path.is_dir()]:
             folder.rename(folder.with_name(f"my {folder.name}"))
@@ -338,7 +338,7 @@ for arguments in [["--help"], ["--version"], *([*verb.split(), "--help"] for ver
 assert dict(options.complete_method("fd")) == {"fdcnet": fdcnet.METHODS.summaries()["fdcnet"]}
 assert [name for name, _ in options.complete_backbone("mobile")] == ["mobilenet_v1"]
 assert "cub200-mobilenet_v1-fdcnet" in dict(options.complete_recipe("cub200-mobile"))
-assert "joint" in fdcnet.METHODS and fdcnet.load_config().seed == 0
+assert "joint" in fdcnet.METHODS and fdcnet.Config().seed == 0
 heavy = {"torch", "numpy", "scipy", "PIL"} & set(sys.modules)
 assert not heavy, heavy
 """
@@ -484,7 +484,7 @@ def test_a_mistake_is_told_in_two_lines(mistake: str, call: Call, photos: Path, 
     ("arguments", "problem", "remedy"),
     [
         (("train", "nowhere"), "There is no file or folder", "Check the spelling"),
-        (("train", "photos", *SMALL, "--device", "cuda"), "PyTorch sees none", "--device cpu"),
+        (("train", "photos", *SMALL, "--device", "cuda"), "No GPU is available to PyTorch", "--device cpu"),
         (("data", "check", "photos", "--format", "cocoa"), "There is no data format 'cocoa'", "Did you mean 'coco'?"),
     ],
 )

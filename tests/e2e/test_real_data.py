@@ -86,7 +86,7 @@ def test_mobilenet_v1_learns_from_real_weights(birds: Path, shared_weights: Path
     learned(run)
     answers(run, birds)
     said = fdcnet(birds.parent, "export", "run/model", "--onnx", "birds.onnx", "--photos", "birds/test")
-    assert "Checked on 4 photos of birds/test" in said  # the command compares with PyTorch, and fails if they differ
+    assert "Checked on 4 photos from birds/test" in said  # the command compares with PyTorch, and fails if they differ
 
 
 def test_efficientnet_lite0_learns_from_its_package(birds: Path) -> None:

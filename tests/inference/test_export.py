@@ -73,7 +73,7 @@ def test_onnx_is_valid_and_has_metadata(exported: Path) -> None:
     assert json.loads(facts["classes"]) == ["ringed disc", "dotted square", "checked triangle", "striped star"]
     assert json.loads(facts["tasks"]) == [1, 1, 2, 2]
     assert json.loads(facts["preprocessing"])["size"] == [32, 32]
-    assert json.loads(facts["postprocessing"])["threshold"] == 0.15
+    assert json.loads(facts["postprocessing"])["threshold"] == 0.5
     assert str(ROOT) not in str(model)
 
 

@@ -23,7 +23,7 @@ def test_without_a_gpu() -> None:
     assert find_device("auto") == CPU
     assert find_device("cpu") == CPU
     for name in ("cuda", "cuda:0"):
-        with pytest.raises(UserError, match="PyTorch sees none") as error:
+        with pytest.raises(UserError, match="No GPU is available to PyTorch") as error:
             find_device(name)
         assert "--device cpu" in error.value.remedy
 

@@ -131,7 +131,7 @@ def test_a_run_from_a_base_model_can_be_resumed_without_it(
 def test_a_base_model_of_another_kind_is_refused(
     override: str, base: Path, small_dataset: Dataset, small_config: Make, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match="other settings under 'model' or other classes"):
+    with pytest.raises(UserError, match="differs from this run's first task in its 'model' settings or classes"):
         train(small_config("baseline", override), small_dataset, tmp_path / "run", base_model=base)
     assert not (tmp_path / "run").exists()
 
@@ -142,7 +142,7 @@ def test_a_base_model_of_several_tasks_is_refused(small_dataset: Dataset, small_
         small_config("finetune", "data.base_classes=2", "data.step_classes=1"), small_dataset.first(3), tmp_path / "b"
     )
     config = small_config("finetune", "data.base_classes=3", "data.step_classes=1")
-    with pytest.raises(UserError, match="has learned 2 tasks"):
+    with pytest.raises(UserError, match="was trained on 2 tasks"):
         train(config, small_dataset, tmp_path / "run", base_model=tmp_path / "b" / "model")
     assert not (tmp_path / "run").exists()
 
@@ -183,9 +183,9 @@ def test_resuming_with_other_settings_is_refused(small_dataset: Dataset, small_c
     with pytest.raises(Killed):
         train(small_config("finetune"), small_dataset, tmp_path / "run", listener=KillInTask(1))
     before = (tmp_path / "run" / "run.json").read_bytes()
-    with pytest.raises(UserError, match=r"started with other settings: train\.optim\.lr was \S+, is 0\.1\."):
+    with pytest.raises(UserError, match=r"started with different settings: train\.optim\.lr was \S+, is 0\.1\."):
         train(small_config("finetune", "train.optim.lr=0.1"), small_dataset, tmp_path / "run", resume=True)
-    with pytest.raises(UserError, match="other classes than when"):
+    with pytest.raises(UserError, match="classes of the photos have changed"):
         train(small_config("finetune"), small_dataset.first(3), tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
@@ -193,7 +193,7 @@ def test_resuming_with_other_settings_is_refused(small_dataset: Dataset, small_c
 def test_resuming_with_other_test_photos_is_refused(small_dataset: Dataset, small_config: Make, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(small_config("finetune"), small_dataset, tmp_path / "run", listener=KillInTask(1))
-    with pytest.raises(UserError, match="The test photos are not the same"):
+    with pytest.raises(UserError, match="The test photos have changed"):
         train(
             small_config("finetune"), replace(small_dataset, test=small_dataset.test[1:]), tmp_path / "run", resume=True
         )
@@ -240,7 +240,7 @@ def test_resuming_a_finished_run_says_so(small_dataset: Dataset, small_config: M
     config = small_config("joint", "train.base_epochs=1")
     train(config, small_dataset, tmp_path / "run")
     files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match="is complete"):
+    with pytest.raises(UserError, match="is already complete"):
         train(config, small_dataset, tmp_path / "run", resume=True)
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
 
@@ -327,7 +327,7 @@ def test_a_broken_photo_is_left_out_counted_and_named(
     spoil(broken)
     listener = Notes()
     train(small_config("baseline", "memory.budget=40"), small_dataset, tmp_path / "run", listener=listener)
-    at = listener.notes.index("left out, for they cannot be read: 1 of 12 photos")
+    at = listener.notes.index("Skipped unreadable photos: 1 of 12")
     assert listener.notes[at + 1] == f"  {broken}: not an image"
     names = load_bundle(tmp_path / "run" / "model").memory.names
     assert [len(names[label]) for label in range(4)] == [5, 6, 6, 6]

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fdcnet.config import Classifier, Config, OptimConfig, Section
@@ -41,8 +40,7 @@ class State:
         if classifier == "head" or (classifier == "auto" and self.discriminant is None):
             return outputs.scores
         assert self.discriminant is not None, "there is no discriminant"
-        weight, bias = self.discriminant.linear(outputs.features.device)
-        return F.linear(outputs.pooled(self.discriminant.layer), weight, bias)
+        return self.discriminant.scores(outputs.pooled(self.discriminant.layer)).float()
 
     def is_unfamiliar(self, outputs: Outputs) -> Tensor:
         """Whether a photo may show none of the classes; false without a discriminant: (B,) bool"""

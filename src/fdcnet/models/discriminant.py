@@ -14,6 +14,7 @@ from torch import Tensor
 Target = Literal["identity", "diagonal"]
 Layer = Literal["tail", "class", "both"]
 LAYERS: tuple[Layer, ...] = ("tail", "class", "both")
+UNLIMITED = 1e300
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,6 @@ class Discriminant:
         self.scatter = torch.zeros(num_features, num_features, dtype=torch.float64)
         """Sum of x x^T over all photos; with `balanced`, the sum of the classes' own covariances."""
         self._solution: Solution | None = None
-        self._linear: tuple[Tensor, Tensor] | None = None
 
     @property
     def num_features(self) -> int:
@@ -97,21 +97,13 @@ class Discriminant:
             means = self.sums / self.counts.clamp(min=1)[:, None]
             weight = torch.cholesky_solve(means.T, factor).T
             bias = (-0.5 * (weight * means).sum(1)).masked_fill(self.counts == 0, -torch.inf)
-            self._linear = None
             self._solution = Solution(weight / self.temperature, bias / self.temperature, means, factor)
         return self._solution
 
     def scores(self, features: Tensor) -> Tensor:
         """Log-probability of each class, up to a constant of each photo: (N, D) -> (N, K)"""
-        solution = self.solve()
-        return features.to(self.sums) @ solution.weight.T + solution.bias
-
-    def linear(self, device: torch.device | str) -> tuple[Tensor, Tensor]:
-        """Weight (K, D) and bias (K,) in float32 on a device, for a network's features."""
-        solution = self.solve()
-        if self._linear is None or self._linear[0].device != torch.device(device):
-            self._linear = solution.weight.float().to(device), solution.bias.float().to(device)
-        return self._linear
+        solution, device = self.solve(), features.device
+        return features.double() @ solution.weight.T.to(device) + solution.bias.to(device)
 
     def distances(self, features: Tensor) -> Tensor:
         """Squared Mahalanobis distance to each class mean: (N, D) -> (N, K)"""
@@ -160,7 +152,8 @@ class Discriminant:
         lower = torch.tril_indices(self.num_features, self.num_features, device=self.scatter.device)
         values = {"sums": self.sums, "counts": self.counts, "scatter": self.scatter[lower[0], lower[1]]}
         flags = [self.target == "diagonal", self.balanced, LAYERS.index(self.layer)]
-        settings = torch.tensor([self.shrinkage, self.temperature, self.max_distance, *flags], dtype=torch.float64)
+        farthest = min(self.max_distance, UNLIMITED)  # a file must not hold infinite values
+        settings = torch.tensor([self.shrinkage, self.temperature, farthest, *flags], dtype=torch.float64)
         tensors = values | {"settings": settings}
         return {name: value.cpu().contiguous() for name, value in tensors.items()}
 
@@ -174,7 +167,7 @@ class Discriminant:
             target="diagonal" if diagonal else "identity",
             balanced=bool(balanced),
             temperature=temperature,
-            max_distance=max_distance,
+            max_distance=max_distance if max_distance < UNLIMITED else torch.inf,
             layer=LAYERS[int(layer)],
         )
         lower = torch.tril_indices(found.num_features, found.num_features)

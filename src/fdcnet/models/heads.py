@@ -50,7 +50,7 @@ class CosineScores(nn.Module):
         self.weight = nn.Parameter(torch.empty(0, channels))
         self.scale = nn.Parameter(torch.tensor(scale), requires_grad=learn_scale)
         self.num_fixed = 0
-        """Number of leading classes whose weight directions are frozen. They get no gradient; decay only shortens them."""
+        """Number of leading classes whose weight directions are frozen. Weight decay only shortens them."""
 
     @property
     def num_classes(self) -> int:

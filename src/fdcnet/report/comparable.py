@@ -10,7 +10,7 @@ from fdcnet.config import leaves
 from fdcnet.errors import UserError
 from fdcnet.report.runs import Run, finished
 
-MAY_DIFFER = ("threshold_source", "compensated")  # parts of a protocol
+MAY_DIFFER = ("threshold_source", "compensated", "classifier")  # parts of a protocol
 NOT_LISTED = ("method", "device", "protocols", "data.path", "train.checkpoint_minutes")  # settings
 OF_FIRST_TASK = ("seed", "data.zoom", "data.colour", "train.", "weights.")
 NOT_OF_FIRST_TASK = ("train.step_epochs", "train.step_lr", "train.checkpoint_minutes")

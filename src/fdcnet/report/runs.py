@@ -15,6 +15,8 @@ from fdcnet.report.charts import swatch
 from fdcnet.report.tables import group_sizes, measured
 from fdcnet.store.record import SCHEMA, RunRecord, read_mapping
 
+CLASSIFIERS = {"head": "classifier head", "lda": "LDA"}
+
 
 @dataclass(frozen=True, eq=False)
 class Run:
@@ -132,10 +134,19 @@ def all_results(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     named = {}
     for run in runs:
         for file, results in run.results.items():
-            protocol = results.get("protocol") or {}
-            kind = f"{protocol.get('map') or file} map" + ("" if finished(results) else ", network alone")
-            named[f"{run.label}, {kind}" if len(run.results) > 1 else run.label] = results
+            named[f"{run.label}, {_kind(results, file)}" if len(run.results) > 1 else run.label] = results
     return named
+
+
+def _kind(results: dict[str, Any], file: str) -> str:
+    """What distinguishes the protocols of a run, in words."""
+    protocol = results.get("protocol") or {}
+    words = [f"{protocol.get('map') or file} map"]
+    words += [] if finished(results) else ["network alone"]
+    words += [CLASSIFIERS[protocol["classifier"]]] if protocol.get("classifier") in CLASSIFIERS else []
+    if protocol.get("threshold_source", "default") != "default":
+        words.append(f"threshold {protocol.get('threshold')}")
+    return ", ".join(words)
 
 
 def finished(results: dict[str, Any]) -> bool:

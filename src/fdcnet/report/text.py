@@ -91,6 +91,8 @@ def protocol_in_words(protocol: Mapping[str, Any]) -> str:
         said.append(f"Boxes are predicted in {FRAMES[protocol['frame']]}.")
     if protocol.get("crops") in CROPS:
         said.append(f"The class score is {CROPS[protocol['crops']]}.")
+    if protocol.get("classifier") == "lda":
+        said.append("The class is decided by a linear discriminant (LDA) on the features of the exemplars.")
     if not protocol.get("compensated", True):
         said.append("Only the network is measured, without the method's correction of its outputs for old classes.")
     if protocol.get("average") in AVERAGES:

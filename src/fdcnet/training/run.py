@@ -45,7 +45,8 @@ def train(
     take the first task from this saved model, so that methods can be compared from the same start.
     """
     method = find_method(config.method)()
-    config = replace(config, protocols=tuple(resolved(protocol, method) for protocol in config.protocols))
+    protocols = dict.fromkeys(resolved(protocol, method) for protocol in config.protocols)  # some may be equal now
+    config = replace(config, protocols=tuple(protocols))
     sizes = (0, 0) if method.one_task else (config.data.base_classes, config.data.step_classes)
     data = config.data
     stream = make_stream(

@@ -57,7 +57,7 @@ def needs_drawn(phase: Phase) -> bool:
 
 
 def indices_of(phase: Phase, photos: Photos, batch_size: int, seed_key: Key) -> list[Tensor]:
-    """The batches of one epoch. All kinds have the same number of photos, so that methods are compared at equal cost."""
+    """The batches of one epoch. All kinds have equally many photos, so that methods are compared at equal cost."""
     own, num_new, num_exemplars = photos.num_own, photos.num_new, len(photos.labels) - photos.num_new
     if phase.data == "balanced":
         batches = balanced_indices(photos.labels[:own], batch_size, seed_key, drop_last=True)
