@@ -145,7 +145,7 @@ def test_imagenet_from_kaggle(tmp_path: Path, given: str) -> None:
     data = read(tmp_path / given)
     assert_two_val_photos(data)
     assert [r.boxes_xyxy for r in data.train] == [((1, 1, 2, 2),), (), ()]
-    assert data.notes == ("Left out: the boxes of 1 training photo with an impossible one.",)
+    assert data.notes == ("Skipped the boxes of 1 training photo, because one is impossible.",)
 
 
 def test_imagenet_val_by_wnid_and_train_xml(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_imagenet_photo_without_label_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "LOC_val_solution.csv").write_text(SOLUTION)
     data = read(tmp_path)
     assert len(data.test) == 2
-    assert "Left out: 1 photo of" in data.notes[0]
+    assert "Skipped 1 photo of" in data.notes[0]
 
 
 def test_wnids_among_other_folders_are_plain_folders(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_wnids_among_other_folders_are_plain_folders(tmp_path: Path) -> None:
     assert read(tmp_path).classes == ("my_cat", FISH)
     forced = read(tmp_path, "imagenet")
     assert forced.classes == (FISH,)
-    assert "my_cat was left alone" in forced.notes[0]
+    assert "my_cat, whose name is not a wnid" in forced.notes[0]
 
 
 def test_imagenet_real(shared_data: Path) -> None:
@@ -227,7 +227,7 @@ def test_wsol_finds_the_photos(tmp_path: Path, photos: str) -> None:
         (tmp_path / photos / "a/3.jpg", "a"),
     ]
     assert [r.boxes_xyxy for r in data.test] == [((1, 2, 3, 4), (5, 6, 7, 8))]
-    assert data.notes == ("The validation photos were left alone: the set has test photos.",)
+    assert data.notes == ("Skipped the validation photos, because there is a test set.",)
 
 
 def test_wsol_from_inside_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def test_every_accepted_suffix_and_no_other(tmp_path: Path) -> None:
     data = read(tmp_path)
     assert sorted(names(data.train)) == sorted(good)
     assert data.classes == ("cat",)
-    assert data.notes == ("Left alone: 1 .psd file. Convert to jpg.",)
+    assert data.notes == ("Skipped 1 .psd file. Convert to jpg.",)
 
 
 @pytest.mark.parametrize("test", ["test", "val", "valid", "Test"])
@@ -77,8 +77,8 @@ def test_test_wins_over_val(tmp_path: Path) -> None:
     data = read(tmp_path)
     assert names(data.test) == ["3.jpg"]
     assert data.notes == (
-        "Folders beside test/ and train/ and val/ were left alone: docs.",
-        "Left alone: 1 validation photo, for the set has test photos.",
+        "Folders beside test/ and train/ and val/ were skipped: docs.",
+        "Skipped 1 validation photo, because there is a test set.",
     )
 
 
@@ -190,7 +190,7 @@ def test_photos_in_deeper_folders(tmp_path: Path) -> None:
     touch(tmp_path, "cat/images/a.jpg", "dog/b.jpg", "dog/2024/c.jpg", "stray.jpg")
     data = read(tmp_path)
     assert [(r.label, r.path.name) for r in data.train] == [("cat", "a.jpg"), ("dog", "c.jpg"), ("dog", "b.jpg")]
-    assert "Left alone: 1 photo directly in" in data.notes[0]
+    assert "Skipped 1 photo directly in" in data.notes[0]
 
 
 def test_a_wrapped_data_set_is_not_taken_for_one_class(tmp_path: Path) -> None:

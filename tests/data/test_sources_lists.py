@@ -117,8 +117,8 @@ def test_coco_file(tmp_path: Path) -> None:
         (tmp_path / "images/2.jpg", "zebra", ()),
     ]
     assert data.notes == (
-        "Left out: 1 train photo with several categories. A photo needs one label.",
-        "Left out: 1 train photo without annotations.",
+        "Skipped 1 train photo with several categories. A photo needs one label.",
+        "Skipped 1 train photo without annotations.",
         "Categories without training photos were left out: unused.",
     )
 
@@ -192,4 +192,4 @@ def test_a_long_coco_file_is_recognised_by_its_ends(tmp_path: Path) -> None:
     assert recognise(tmp_path) == "coco"
     data = read(tmp_path)
     assert len(data.train) == 1
-    assert data.notes[0] == "Left out: 2,999 train photos without annotations."
+    assert data.notes[0] == "Skipped 2,999 train photos without annotations."

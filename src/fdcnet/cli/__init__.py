@@ -106,7 +106,7 @@ def _explain(error: Exception) -> str:
     if isinstance(error, (Diverged, ExportDiffers)):
         return str(error)
     if isinstance(error, (OSError, SafetensorError)):
-        further = " Then 'train --resume' goes on from the last checkpoint." if sys.argv[1:2] == ["train"] else ""
+        further = " Then 'train --resume' continues from the last checkpoint." if sys.argv[1:2] == ["train"] else ""
         return f"{error}\nFree space or repair that path.{further}"
     raise error
 

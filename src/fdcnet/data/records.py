@@ -27,7 +27,7 @@ class Dataset:
     classes: tuple[str, ...]
     train: tuple[Record, ...]
     test: tuple[Record, ...] = ()
-    notes: tuple[str, ...] = field(default=(), compare=False)  # what the reader saw and left alone
+    notes: tuple[str, ...] = field(default=(), compare=False)  # what the reader skipped
 
     def first(self, num_classes: int) -> "Dataset":
         """Only the first classes in natural order."""

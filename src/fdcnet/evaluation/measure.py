@@ -55,7 +55,7 @@ def for_model(protocol: Protocol, state: State) -> Protocol:
     if protocol.classifier == "lda" and state.discriminant is None:
         raise UserError(
             "This model has no closed-form classifier.",
-            "Set classifier=head, or train it anew with a method that keeps exemplars.",
+            "Set classifier=head, or train a new model with a method that keeps exemplars.",
         )
     if protocol.classifier == "auto":
         return replace(protocol, classifier="lda" if state.discriminant else "head")

@@ -1,4 +1,4 @@
-"""Stopping a lesson: a listener that passes everything on and asks at every step whether to go on."""
+"""Stopping a lesson: a listener that passes everything on and checks at every step whether to continue."""
 
 import threading
 from collections.abc import Callable

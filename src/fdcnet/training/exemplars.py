@@ -39,7 +39,7 @@ def keep_exemplars(
 
 
 def add_exemplars(state: State, runtime: Runtime, label: int, photos: PixelCache) -> None:
-    """Further photos of a known class join its exemplars. All are ranked anew, so that trimming keeps the best."""
+    """Further photos of a known class join its exemplars. All are ranked again, so that trimming keeps the best."""
     memory, pixels, names = state.memory, photos.pixels.cpu(), [record.path.name for record in photos.records]
     if label in memory.pixels:
         pixels, names = torch.cat([memory.pixels[label], pixels]), memory.names[label] + names

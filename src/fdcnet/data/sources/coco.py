@@ -157,9 +157,9 @@ def _notes(contents: dict[Split, _Contents], unused: list[str]) -> list[str]:
     for split, one in contents.items():
         photo = f"{split} photo"
         if one.mixed:
-            notes.append(f"Left out: {count(one.mixed, photo)} with several categories. A photo needs one label.")
+            notes.append(f"Skipped {count(one.mixed, photo)} with several categories. A photo needs one label.")
         if one.bare:
-            notes.append(f"Left out: {count(one.bare, photo)} without annotations.")
+            notes.append(f"Skipped {count(one.bare, photo)} without annotations.")
     if unused:
         notes.append(f"Categories without training photos were left out: {', '.join(unused)}.")
     return notes

@@ -45,7 +45,7 @@ def read(root: Path, limit: int) -> Dataset:
                 photos = _class_photos(name, found[name], needed=split == "train")
                 foreign += photos.foreign
                 records[split] += _records(name, photos, boxes | _boxes_beside([found[name]], exists))
-    notes += [f"Left alone: {count(n, f'{suffix} file')}. Convert to jpg." for suffix, n in foreign.items()]
+    notes += [f"Skipped {count(n, f'{suffix} file')}. Convert to jpg." for suffix, n in foreign.items()]
     return assemble(set_name(root), classes, records, limit, notes)
 
 
@@ -53,7 +53,7 @@ def _split_folders(root: Path, notes: list[str]) -> dict[Split, Path]:
     """Split -> its folder. A class can be called 'train': only a folder without photos of its own is a split."""
     here = listing(root)
     if here.images:
-        notes.append(f"Left alone: {count(len(here.images), 'photo')} directly in {root}, in no class folder.")
+        notes.append(f"Skipped {count(len(here.images), 'photo')} directly in {root}, outside of class folders.")
     found: dict[Split, Path] = {}
     for folder in here.folders:
         split = split_of(folder.name)
@@ -63,7 +63,7 @@ def _split_folders(root: Path, notes: list[str]) -> dict[Split, Path]:
     if "train" not in found and (others or not found):
         return {"train": root}
     if others:
-        notes.append(f"Folders beside {'/ and '.join(found)}/ were left alone: {', '.join(others)}.")
+        notes.append(f"Folders beside {'/ and '.join(found)}/ were skipped: {', '.join(others)}.")
     return found
 
 

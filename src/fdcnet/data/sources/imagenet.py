@@ -40,7 +40,7 @@ def read(root: Path, limit: int) -> Dataset:
     base = _base(root)
     if base is None:
         raise UserError(f"{root} is not laid out like ILSVRC.", "It needs train/<wnid>/ with photos, and val/.")
-    notes = [f"{folder} was left alone: its name is no wnid." for folder in _other_folders(base / "train")]
+    notes = [f"Skipped {folder}, whose name is not a wnid." for folder in _other_folders(base / "train")]
     folders = _wnid_folders(base / "train")
     test_folder = _test_folder(base)
     test = _test_records(test_folder, base, notes) if test_folder else []
@@ -103,7 +103,7 @@ def _labels_of_flat(folder: Path, base: Path, found: Annotations, notes: list[st
             f"Put one of them there, or sort the photos into {folder}/<wnid>/.",
         )
     if len(labelled) < len(images):
-        notes.append(f"Left out: {count(len(images) - len(labelled), 'photo')} of {folder} without a label.")
+        notes.append(f"Skipped {count(len(images) - len(labelled), 'photo')} of {folder} without a label.")
     return labelled
 
 
@@ -122,7 +122,7 @@ def _train_records(
             without += 1
         records.append(Record(path, label, tuple(boxes)))
     if without:
-        notes.append(f"Left out: the boxes of {count(without, 'training photo')} with an impossible one.")
+        notes.append(f"Skipped the boxes of {count(without, 'training photo')}, because one is impossible.")
     return records
 
 

@@ -53,7 +53,7 @@ def assemble(
         raise UserError(f"{name} holds no photos.", f"Accepted are {ACCEPTED}.")
     notes = list(notes)
     if splits.get("test") and splits.get("val"):
-        notes.append(f"Left alone: {count(len(splits['val']), 'validation photo')}, for the set has test photos.")
+        notes.append(f"Skipped {count(len(splits['val']), 'validation photo')}, because there is a test set.")
     if not train:
         notes.append("The set has test photos only: it can be evaluated, not learned.")
     _refuse_empty_classes(kept, train or test, "training photos" if train else "photos")

@@ -27,7 +27,7 @@ def read(root: Path, limit: int) -> Dataset:
     notes: list[str] = []
     if "test" in present and "val" in present:
         present.remove("val")  # another collection of photos, which need not be on this disk
-        notes.append("The validation photos were left alone: the set has test photos.")
+        notes.append("Skipped the validation photos, because there is a test set.")
     labels = {split: _labels(root / split) for split in present}
     images = _image_folder(root, next(iter(labels[present[-1]])))
     names = _class_names(labels)
@@ -80,7 +80,7 @@ def _boxes(file: Path, notes: list[str]) -> dict[str, list[BoxXYXY]]:
         return boxes
     for number, (image, *values) in _lines(file):
         if len(values) == 2:
-            notes.append(f"{file} gives masks, not boxes: they were left alone.")
+            notes.append(f"Skipped {file}, which has masks instead of boxes.")
             return {}
         boxes[image].append(make_box(values, f"{file} row {number}"))
     return boxes

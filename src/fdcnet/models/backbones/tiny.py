@@ -13,7 +13,7 @@ class Tiny(Backbone):
 
     Without pretrained features, background suppression finds other ways to a low loss than masks on the objects. Two
     choices close them:
-    the last shared layer starts below zero, so that plain background is silent and no class is told by it;
+    the last shared layer starts below zero, so that plain background gives no signal and identifies no class;
     the tail has neither batch norm, which would make up for what a mask erases, nor biases.
     """
 

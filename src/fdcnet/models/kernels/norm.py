@@ -1,7 +1,7 @@
 """Batch norm and the activation after it in one go, in Triton: as PyTorch's own steps they take two fifths of the time.
 
-The kernels read and write channels_last tensors as a table with one row per pixel, reckon in float32, and use no
-atomics, so results repeat bit for bit. The activation is a clamp; what it lets through is reckoned again backwards
+The kernels read and write channels_last tensors as a table with one row per pixel, compute in float32, and use no
+atomics, so results repeat bit for bit. The activation is a clamp; what it lets through is recomputed in the backward pass
 from the input of the norm, which is then all that has to be kept.
 """
 
@@ -30,7 +30,7 @@ LINEAR: Bounds = (-math.inf, math.inf)
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 TILE = 64  # rows that a program has in hand at a time
-PROGRAMS = 2048  # at most so many sum up: at least eight for each of 128 multiprocessors
+PROGRAMS = 2048  # maximum number that sum up: at least eight for each of 128 multiprocessors
 SUM_WARPS, MAP_WARPS = 8, 4
 
 
@@ -267,7 +267,7 @@ def forward_kernel(
     value = tl.load(x + row * channels + c, mask=inside, other=0.0).to(tl.float32)
     centre, spread, scale, offset = channel_values(mean, rstd, weight, bias, c, channels)
     z = (value - centre) * spread * scale + offset
-    z = tl.where(z < low, low, z)  # what is no number stays none
+    z = tl.where(z < low, low, z)  # NaN propagates
     z = tl.where(z > high, high, z)
     tl.store(y + row * channels + c, z.to(y.dtype.element_ty), mask=inside)
 

@@ -134,7 +134,7 @@ function showMessages() {
 function whileLearning() {
   const skipped = lesson.skipped.length ? ` ${count(lesson.skipped.length, "photo")} skipped; see the messages below.` : "";
   const text = lesson.is_first
-    ? "You can close this page: the lesson goes on, and the page finds it again."
+    ? "You can close this page: the lesson continues, and the page finds it again."
     : "You can try photos meanwhile: the previous version answers until the new one is complete.";
   return tag("p", { class: "note" }, text + skipped);
 }
