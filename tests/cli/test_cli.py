@@ -508,6 +508,9 @@ def test_a_failure_that_is_no_mistake_ends_with_1(call: Call, photos: Path, tmp_
     assert code == 1
     assert error.startswith("Failed: Loss is NaN or infinite (phase main, epoch 1")
     assert "train.optim.clip_norm" in error
+    assert call("report", tmp_path / "run")[0] == 0
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Loss is NaN or infinite (phase main, epoch 1" in page  # in the banner
 
 
 @pytest.mark.parametrize(("verb", "resumes"), [("train", True), ("predict", False)])

@@ -246,7 +246,7 @@ def test_wsol_masks_are_left_alone(tmp_path: Path) -> None:
     write_metadata(tmp_path / "metadata/N", "test", [("1.jpg", 0)], "1.jpg,mask.png,ignore.png\n")
     data = read(tmp_path / "metadata/N")
     assert data.test[0].boxes_xyxy == ()
-    assert "gives masks, not boxes" in data.notes[0]
+    assert "which has masks instead of boxes" in data.notes[0]
 
 
 def test_wsol_mistakes(tmp_path: Path) -> None:

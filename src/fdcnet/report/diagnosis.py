@@ -79,7 +79,9 @@ def boxes(runs: Sequence[Run]) -> Markup:
 
 
 def _diverged(run: Run) -> Problem | None:
-    remedy = "Lower train.optim.lr or train.optim.clip_norm, and train again."
+    remedy = "Train again with a lower train.optim.lr, or with train.optim.clip_norm=5."
+    if run.facts.get("failed"):
+        return Problem(str(run.facts["failed"]), remedy)
     for (task, phase), lines in groupby(run.metrics, key=lambda line: (line["task"], line["phase"])):
         where = f"in task {task}, phase “{phase}”"
         sums = [_total(line.get("losses") or {}) for line in lines]

@@ -24,6 +24,7 @@ from fdcnet.training.checkpoint import remove_checkpoint
 from fdcnet.training.checks import refuse_impossible
 from fdcnet.training.discriminant import can_fit
 from fdcnet.training.exemplars import keep_exemplars
+from fdcnet.training.loop import Diverged
 from fdcnet.training.run_folder import RunFolder
 from fdcnet.training.seeding import seed_of
 from fdcnet.training.task import learn_task, refit_discriminant
@@ -73,19 +74,23 @@ class TrainingRun:
         self.test_photos: PixelCache | None = None
 
     def run(self, resume: bool, base_model: Path | None) -> dict[str, Any]:
-        goes_on = resume and self.folder.record.exists()
+        resumed = resume and self.folder.record.exists()
         with contextlib.ExitStack() as leaving:
             leaving.callback(self.listener.close)
-            if goes_on:
+            if resumed:
                 leaving.enter_context(locked(self.folder.path))
             state = self._start(resume, base_model)
             self._open_photos(state)
             self.folder.open(resume, describe(self.runtime.device), base_model)
-            if not goes_on:
+            if not resumed:
                 leaving.enter_context(locked(self.folder.path))
             if base_model and not has_bundle(self.folder.model):
                 save_bundle(state, self.folder.model)  # so that a resumed run needs nothing else
-            return self._run_tasks(state)
+            try:
+                return self._run_tasks(state)
+            except Diverged as error:
+                self.folder.record.write_run(failed=str(error).splitlines()[0])
+                raise
 
     def _run_tasks(self, state: State) -> dict[str, Any]:
         for task in self.stream:
