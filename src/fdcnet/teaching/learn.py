@@ -121,9 +121,9 @@ def learn(
                 full = not defaults.is_light(old, last, find_device(device), len(dataset.train), given)
             config = _resolve(old, dataset, full, device, holdout, memory, given)
             runtime = Runtime.of(replace(config, device=device), cache_dir, listener)
-            lesson = _open_photos(old, dataset, runtime, config, holdout)
-            state = _start(old, config)
+            state = _start(old, config)  # missing weights are reported before photos are decoded
             runtime.place(state.network)
+            lesson = _open_photos(old, dataset, runtime, config, holdout)
             trains = _trains(state, runtime, refine or epochs is not None)
             accuracies = _teach(state, lesson, runtime, trains)
             report = LearnReport(
