@@ -130,23 +130,27 @@ def _from_file(file: Path) -> Run:
 
 
 def all_results(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """Every results file under the label of its run, and its map if the run has several."""
+    """Every results file under the label of its run, and its protocol if the run has several."""
     named = {}
     for run in runs:
+        maps = Counter(_map(results, file) for file, results in run.results.items())
         for file, results in run.results.items():
-            named[f"{run.label}, {_kind(results, file)}" if len(run.results) > 1 else run.label] = results
+            kind = _map(results, file)
+            kind = ", ".join([kind, *_details(results)]) if maps[kind] > 1 else kind
+            named[f"{run.label}, {kind}" if len(run.results) > 1 else run.label] = results
     return named
 
 
-def _kind(results: dict[str, Any], file: str) -> str:
-    """What distinguishes the protocols of a run, in words."""
+def _map(results: dict[str, Any], file: str) -> str:
     protocol = results.get("protocol") or {}
-    words = [f"{protocol.get('map') or file} map"]
-    words += [] if finished(results) else ["network alone"]
-    words += [CLASSIFIERS[protocol["classifier"]]] if protocol.get("classifier") in CLASSIFIERS else []
-    if protocol.get("threshold_source", "default") != "default":
-        words.append(f"threshold {protocol.get('threshold')}")
-    return ", ".join(words)
+    return f"{protocol.get('map') or file} map" + ("" if finished(results) else ", network alone")
+
+
+def _details(results: dict[str, Any]) -> list[str]:
+    """What else distinguishes protocols with the same map."""
+    protocol = results.get("protocol") or {}
+    classifier = CLASSIFIERS.get(protocol.get("classifier", ""))
+    return [*([classifier] if classifier else []), f"threshold {protocol.get('threshold')}"]
 
 
 def finished(results: dict[str, Any]) -> bool:
