@@ -1,4 +1,4 @@
-"""Boxes and the way from a map to a box.
+"""Boxes, and how a map becomes a box.
 
 A box is (x0, y0, x1, y1), half-open; arrays of boxes are (N, 4). A size is (width, height). Masks are (height, width).
 """
@@ -37,7 +37,7 @@ def xywh_to_xyxy(boxes: ArrayLike) -> Boxes:
 
 
 def clip(boxes: ArrayLike, size: tuple[float, float]) -> Boxes:
-    """Intersect with the frame. A box outside it stays, without area."""
+    """Intersect with the frame. A box outside of it becomes empty."""
     width, height = size
     return as_boxes(boxes).clip(0, np.array([width, height, width, height], dtype=np.float64))
 
@@ -47,18 +47,18 @@ def scale(boxes: ArrayLike, from_size: tuple[float, float], to_size: tuple[float
 
 
 def crop_offset(size: int, crop: int) -> int:
-    """Where the centre crop of a square begins, along both axes."""
+    """Offset of the center crop of a square, along both axes."""
     assert 0 < crop <= size, f"a crop of {crop} does not fit into {size}"
     return (size - crop) // 2
 
 
 def to_crop_frame(boxes: ArrayLike, image_size: tuple[float, float], size: int = 256, crop: int = 224) -> Boxes:
-    """From photo pixels to the centre crop of the photo squeezed to `size` x `size`, clipped to that crop."""
+    """From photo pixels to the center crop of the photo resized to `size` x `size`, clipped to that crop."""
     return clip(scale(boxes, image_size, (size, size)) - crop_offset(size, crop), (crop, crop))
 
 
 def to_image_frame(boxes: ArrayLike, image_size: tuple[float, float], side: int = 224) -> Boxes:
-    """From photo pixels to the whole photo squeezed to `side` x `side`."""
+    """From photo pixels to the whole photo resized to `side` x `side`."""
     return clip(scale(boxes, image_size, (side, side)), (side, side))
 
 
@@ -82,7 +82,7 @@ def normalise_map(maps: Tensor, normalization: Normalization) -> Tensor:
     """Scale each map (..., h, w) to at most 1. `minmax`: its lowest value becomes 0. A constant map becomes zeros."""
     high, low = maps.amax(dim=(-2, -1), keepdim=True), maps.amin(dim=(-2, -1), keepdim=True)
     base = low if normalization == "minmax" else torch.zeros_like(low)
-    flat = (high == low) | (high <= base)  # without a peak there is nothing to divide by
+    flat = (high == low) | (high <= base)  # avoids a division by zero
     scaled = (maps - base) / torch.where(flat, torch.ones_like(high), high - base)
     return torch.where(flat, torch.zeros_like(scaled), scaled)
 
@@ -96,7 +96,7 @@ def resize_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
 def threshold_levels(maps: Tensor, thresholds: list[float]) -> Tensor:
     """How many of the ascending thresholds each value exceeds: `levels > i` is the mask of `thresholds[i]`.
 
-    All masks of a sweep in one byte per pixel, made where the maps are.
+    This holds all masks of a sweep in one byte per pixel, on the device of the maps.
     """
     edges = torch.tensor(thresholds, dtype=maps.dtype, device=maps.device)
     kind = torch.uint8 if len(thresholds) < 256 else torch.int16
@@ -162,7 +162,7 @@ def fill_empty(found: Regions, num_masks: int, size: tuple[int, int]) -> Regions
 
 
 def largest_regions(found: Regions, num_masks: int) -> Ints:
-    """For each mask the row of its region with most pixels, the first among equals. No mask may be empty."""
+    """For each mask the index of its largest region; the first one in case of a tie. No mask may be empty."""
     by_area = np.lexsort((-found.areas, found.mask))
     return by_area[np.searchsorted(found.mask, np.arange(num_masks))]
 
@@ -175,7 +175,7 @@ def largest_region(mask: NDArray[np.bool_]) -> Boxes:
 
 
 def box_from_map(map_: Tensor, normalization: Normalization, threshold: float, size: tuple[int, int]) -> Boxes:
-    """One map (h, w) to its box (4,) in a frame of `size`. Normalising comes before resizing, as in BAS."""
+    """The box (4,) of a map (h, w) in a frame of `size`. The map is normalized before it is resized, as in BAS."""
     resized = resize_maps(normalise_map(map_.float()[None], normalization), size)[0]
     return largest_region((resized > threshold).cpu().numpy())
 

@@ -1,4 +1,4 @@
-"""A data set as a stream of tasks: each brings its own new classes, and is tested on all classes so far."""
+"""A data set as a stream of tasks: each adds new classes and is tested on all classes so far."""
 
 import hashlib
 import os
@@ -41,7 +41,7 @@ def make_stream(
 
 
 def append_task(classes_so_far: Sequence[str], dataset: Dataset, number: int = 0) -> Task:
-    """The next task of an open-ended stream. Its test set covers the new classes: the old photos are gone."""
+    """The next task of an open-ended stream. Its test set covers only the new classes, because old photos are gone."""
     known = [name for name in dataset.classes if name in set(classes_so_far)]
     if known:
         raise UserError(
@@ -79,7 +79,7 @@ def class_order(dataset: Dataset, order: str = "natural", seed: int = 0) -> tupl
 
 
 def fingerprint(records: Iterable[Record]) -> str:
-    """A short hash of names, labels and file sizes: the same photos give the same one on every machine."""
+    """A short hash of names, labels and file sizes. It is the same on every machine."""
     records = list(records)
     if not records:
         return hashlib.sha256().hexdigest()[:16]
@@ -148,7 +148,7 @@ def _records(classes: Iterable[str], groups: dict[str, list[Record]]) -> tuple[R
 def _hold_out(
     classes: Sequence[str], train: dict[str, list[Record]], share: float, seed: int
 ) -> tuple[dict[str, list[Record]], dict[str, list[Record]]]:
-    """Move a share of each class from training to test. The choice does not depend on the other classes."""
+    """Move a fraction of each class from training to test. The choice does not depend on other classes."""
     if not 0 < share < 1:
         raise UserError(f"holdout cannot be {share}.", "Give a share between 0 and 1, such as 0.1, or 0 for none.")
     kept, held = {}, {}
@@ -167,7 +167,7 @@ def _hold_out(
 
 
 def _shuffled(items: Sequence[T], seed: int | str) -> list[T]:
-    """Python promises that `random()` gives the same numbers everywhere, and not that `shuffle()` does."""
+    """Shuffle with `random()`, because Python guarantees its numbers on every version, but not those of `shuffle()`."""
     source = random.Random(seed)
     keys = [source.random() for _ in items]
     return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__)]

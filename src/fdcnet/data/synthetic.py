@@ -1,6 +1,6 @@
-"""A generated data set: a patterned shape on clutter of its own colours. Shape and pattern together name the class.
+"""A generated data set: patterned shapes on clutter of the same colours. Shape and pattern together are the class.
 
-It is written as ordinary files in the `folders` layout, so that a demo goes the way of real photos.
+It is written as ordinary files in the `folders` layout, so that the demo reads them like real photos.
 """
 
 import csv
@@ -18,7 +18,7 @@ from fdcnet.data.records import BoxXYXY, Dataset, Record
 from fdcnet.errors import UserError
 from fdcnet.files import creating
 
-VERSION = 2  # raise it whenever the pictures change
+VERSION = 2  # increase it when the pictures change
 MARKER = "synthetic.json"
 FINE = 4  # outlines are drawn this much larger, for smooth edges
 
@@ -50,7 +50,7 @@ def make_synthetic(
     size: int = 128,
     seed: int = 0,
 ) -> Dataset:
-    """Write the set to `root`, or only list it if it lies there already. The same arguments give the same pictures."""
+    """Write the set to `root` unless it already exists. The same arguments give the same pictures."""
     classes = class_names(num_classes)
     counts = {"train": train_per_class, "test": test_per_class}
     settings = {"version": VERSION, "classes": list(classes), "counts": counts, "size": size, "seed": seed}
@@ -62,7 +62,7 @@ def make_synthetic(
 
 
 def class_names(num_classes: int) -> tuple[str, ...]:
-    """In fours with each shape and each pattern once: either tells the first four apart, but only both all eight."""
+    """Each group of four has every shape and pattern once: one of them identifies four classes, but not all eight."""
     patterns = list(PATTERNS)
     names = [
         f"{patterns[(i + turn) % len(patterns)]} {shape}"

@@ -78,7 +78,7 @@ class CosineScores(nn.Module):
         return self.scale * F.conv2d(self.read(class_features), self.directions[:, :, None, None])
 
     def activation(self, class_features: Tensor) -> Tensor:
-        """Without feature normalisation, which would cancel exactly the magnitude that a mask takes away.
+        """Without feature normalization, which would cancel the change of magnitude that a mask causes.
 
         The foreground loss reads it too: bounded scores would push its mask over the whole image.
         """

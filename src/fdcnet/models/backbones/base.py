@@ -22,7 +22,7 @@ HALF_RANGE: Channels = (127.5, 127.5, 127.5)
 
 @dataclass(frozen=True)
 class Lineage:
-    """Where weights of an architecture come from: what the graph must do, and how the file names its tensors."""
+    """A source of weights: how the network must compute, and how the file names its tensors."""
 
     name: str
     mean: Channels  # of pixel values 0..255
@@ -68,7 +68,7 @@ class Backbone(nn.Module):
 
     @classmethod
     def levels(cls, lineage: Lineage, cut: Cut) -> Sequence[nn.Sequential]:
-        """The four levels; `cut` says what happens behind a stride that was taken out."""
+        """The four levels. `cut`: what happens after a stride that was removed."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:

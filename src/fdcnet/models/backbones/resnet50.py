@@ -30,7 +30,7 @@ class Bottleneck(nn.Module):
 
 
 def _layer(c_in: int, width: int, blocks: int, stride: int = 1, dilation: int = 1) -> nn.Sequential:
-    """The first block carries the stride, or would: it samples the undilated grid either way."""
+    """The first block has the stride, if any. It samples the undilated grid in both cases."""
     first = Bottleneck(c_in, width, stride)
     return nn.Sequential(first, *(Bottleneck(4 * width, width, dilation=dilation) for _ in range(blocks - 1)))
 

@@ -1,6 +1,6 @@
-"""Depthwise 3x3 convolution in Triton: cuDNN's for bfloat16, above all its weight gradient, is far from memory speed.
+"""Depthwise 3x3 convolution in Triton. cuDNN's bfloat16 version, above all its weight gradient, is much slower.
 
-The kernels read and write channels_last tensors, sum in float32 and use no atomics, so results repeat bit for bit.
+The kernels use channels_last tensors, sum in float32 and use no atomics, so results are bit-identical between runs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
 
 
 class Shape(NamedTuple):
-    """What both kernels are told about a convolution, in the order of their arguments."""
+    """Arguments of both kernels that describe a convolution."""
 
     channels: int
     height: int
@@ -168,7 +168,7 @@ def channel_block(channels: int) -> int:
 
 
 def _jit(kernel: Any) -> Any:
-    """Compile for all sizes at once; only the channels are looked at, whose divisibility makes wide loads possible."""
+    """Compile once for all sizes. Only the channels are specialized, because their divisibility allows wide loads."""
     sizes = [name for name in Shape._fields if name != "channels"]
     return kernel if triton is None else triton.jit(kernel, do_not_specialize=sizes)
 

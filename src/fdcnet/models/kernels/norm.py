@@ -29,7 +29,7 @@ RELU6: Bounds = (0.0, 6.0)
 LINEAR: Bounds = (-math.inf, math.inf)
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-TILE = 64  # rows that a program has in hand at a time
+TILE = 64  # rows that a program processes at a time
 PROGRAMS = 2048  # maximum number that sum up: at least eight for each of 128 multiprocessors
 SUM_WARPS, MAP_WARPS = 8, 4
 
@@ -170,7 +170,7 @@ def _table(x: Tensor) -> tuple[int, int, int, int, int]:
 
 
 def _power_of_two(number: int) -> int:
-    """The next one up: loops have few different lengths, and each is compiled for itself."""
+    """Round up, so that loops have few different lengths, because each is compiled separately."""
     return 1 << (number - 1).bit_length()
 
 
@@ -179,7 +179,7 @@ def _parts(whole: int, part: int) -> int:
 
 
 def _jit(kernel: Any) -> Any:
-    """Compile for all sizes at once; only the channels are looked at, whose divisibility makes wide loads possible."""
+    """Compile once for all sizes. Only the channels are specialized, because their divisibility allows wide loads."""
     sizes = [name for name in ("rows", "chunks") if name in kernel.__code__.co_varnames]
     return kernel if triton is None else triton.jit(kernel, do_not_specialize=sizes)
 
@@ -322,7 +322,7 @@ def backward_kernel(
     TILE: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ) -> None:
-    """Where the statistics are the batch's own, each value moves them too."""
+    """In training mode, each value also changes the statistics of the batch."""
     row, c, inside = tile_of(rows, channels, TILE, BLOCK_C)
     centre, spread, scale, offset = channel_values(mean, rstd, weight, bias, c, channels)
     cell = row * channels + c
@@ -375,7 +375,7 @@ def passed_back(
 
 @_jit
 def store_sums(partial: tl.tensor, first: tl.tensor, second: tl.tensor, c: tl.tensor, channels: int) -> None:
-    """Both sums over the rows of this program, into its place."""
+    """Store both sums over the rows of this program."""
     partial += tl.program_id(0) * 2 * channels + c
     tl.store(partial, tl.reduce(first, 0, add, keep_dims=True), mask=c < channels)
     tl.store(partial + channels, tl.reduce(second, 0, add, keep_dims=True), mask=c < channels)
