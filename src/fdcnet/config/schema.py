@@ -146,8 +146,8 @@ class TrainConfig(Section):
     """Photos of new classes compete with new classes only, unless they are exemplars (CCIL; the paper's public
     code)."""
     allowed_background: float = number(0.5, at_least=0, at_most=1)  # ours: results/tuning.md, masks of any size; BAS: 1
-    """Share of the class score that may remain outside of a photo's mask before its area counts less. This keeps masks
-    from collapsing while the classifier still knows little. 1: area always counts in full (BAS)."""
+    """Share of the class score that may remain outside of a photo's mask before its area counts less. Meant to keep
+    masks from collapsing while the classifier still knows little. 1: area always counts in full (BAS)."""
     loc_warmup: float = number(0.0, at_least=0, at_most=1)
     """Fraction of the first task over which the weights of the localization losses rise from zero."""
     views: int = number(0, at_least=0)
