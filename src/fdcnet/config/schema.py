@@ -135,6 +135,8 @@ class TrainConfig(Section):
     """Learning rate of later tasks. 0: that of the first task."""
     batch_size: int = number(64, at_least=1)  # the paper's public code; BAS, CUB: 32
     """Photos in a batch."""
+    epoch_steps: int = number(16, at_least=1)  # ours: as allowed_background
+    """Fewest steps in an epoch. With few photos, batches are smaller, but have at least 8 photos."""
     label_smoothing: float = number(0.0, at_least=0, below=1)
     """Label smoothing of the classification loss."""
     sampling: Literal["natural", "balanced", "paired"] = "natural"
@@ -148,6 +150,12 @@ class TrainConfig(Section):
     allowed_background: float = number(0.5, at_least=0, at_most=1)  # ours: results/tuning.md, masks of any size; BAS: 1
     """Share of the class score that may remain outside of a photo's mask before its area counts less. Meant to keep
     masks from collapsing while the classifier still knows little. 1: area always counts in full (BAS)."""
+    mask_shifts: bool = True  # ours: results/tuning.md, masks of any size
+    """Shift the logits of each photo's mask by a different amount, so that masks become nearly binary."""
+    erased_statistics: Literal["running", "batch"] = "running"  # ours: as above; BAS: batch
+    """Batch norm of the features that remain when the mask is erased: running statistics, or those of the batch."""
+    full_rate_classes: int = number(100, at_least=0)  # ours: as above; BAS: 0
+    """With fewer classes, the localizer learns at a rate that is lower in proportion. 0: always at the full rate."""
     loc_warmup: float = number(0.0, at_least=0, at_most=1)
     """Fraction of the first task over which the weights of the localization losses rise from zero."""
     views: int = number(0, at_least=0)
@@ -200,6 +208,8 @@ class Protocol(Section):
     """Where the threshold comes from; stored with the results."""
     crops: Literal[1, 2, 10] = 10
     """Views averaged for the class: the center crop, the crop and its mirror image, or ten crops."""
+    map_views: Literal[1, 2] = 1
+    """Views averaged for the map: the center crop, or the crop and its mirror image."""
     iou: float = number(0.5, above=0, below=1)
     """A box is correct if its IoU with a true box is above this."""
     average: Literal["image", "class"] = "class"  # BAS
@@ -255,5 +265,6 @@ def protocol_names(protocols: Sequence[Protocol]) -> list[str]:
         other = first.setdefault(protocol.name, protocol)
         classifier = "" if protocol.classifier == other.classifier else f"-{protocol.classifier}"
         threshold = "" if protocol.threshold == other.threshold else f"-{protocol.threshold:g}"
-        names.append(protocol.name + classifier + threshold)
+        views = "" if protocol.map_views == other.map_views else f"-{protocol.map_views}-views"
+        names.append(protocol.name + classifier + threshold + views)
     return names

@@ -68,6 +68,12 @@ def map_view(protocol: Protocol) -> View:
     return CENTRE if protocol.frame == "crop" else WHOLE
 
 
+def map_views(protocol: Protocol) -> tuple[View, ...]:
+    """The views whose maps are averaged."""
+    base = map_view(protocol)
+    return (base, View(base.place, True))[: protocol.map_views]
+
+
 def class_views(protocol: Protocol) -> tuple[View, ...]:
     """The views whose class probabilities are averaged. The ten crops are the same in either frame."""
     base = map_view(protocol)
@@ -107,8 +113,8 @@ def evaluate(
     """
     if not targets:
         raise UserError("There are no test photos to evaluate.", "Give test photos, or set data.holdout, such as 0.2.")
-    map_views = {map_view(protocol) for protocol in protocols}
-    views = dict.fromkeys(view for protocol in protocols for view in (map_view(protocol), *class_views(protocol)))
+    with_maps = {view for protocol in protocols for view in map_views(protocol)}
+    views = dict.fromkeys(view for protocol in protocols for view in (*map_views(protocol), *class_views(protocol)))
     boxes = {_map_settings(p): _Boxes(p, sweep, crop, keep) for p in protocols}
     classes = {_class_settings(p): _Classes(p) for p in protocols}
     for protocol in protocols:
@@ -117,7 +123,7 @@ def evaluate(
         for start in range(0, len(targets), batch_size):
             rows = torch.arange(start, min(start + batch_size, len(targets)))
             photos, batch = get(rows), targets[start : start + batch_size]
-            answers = {view: forward(show(photos, view, crop), view in map_views) for view in views}
+            answers = {view: forward(show(photos, view, crop), view in with_maps) for view in views}
             for ranking in classes.values():
                 ranking.add(batch, answers)
             for finding in boxes.values():
@@ -133,7 +139,7 @@ def _map_settings(protocol: Protocol) -> tuple[object, ...]:
     """Protocols with equal values share their maps, whatever their thresholds."""
     p = protocol
     by_scores = p.classifier if p.map == "topk-mean" and p.topk else None
-    return p.map, p.topk, by_scores, p.normalization, p.frame, p.compensated, p.inclusive_pixels
+    return p.map, p.topk, by_scores, p.normalization, p.frame, p.map_views, p.compensated, p.inclusive_pixels
 
 
 def _class_settings(protocol: Protocol) -> tuple[object, ...]:
@@ -189,10 +195,8 @@ class _Boxes:
         self, batch: Sequence[Target], size: int, answers: Mapping[View, Mapping[bool, Answer]], pool: Executor
     ) -> None:
         protocol = self.protocol
-        answer = answers[map_view(protocol)][protocol.compensated]
-        assert answer.maps is not None, "the network gave no maps"
-        labels = torch.tensor([target.label for target in batch], device=answer.maps.device)
-        reduced = reduce_maps(answer.maps, answer.scores[protocol.classifier], labels, protocol).float()  # (B, h, w)
+        seen = [self._map_of(batch, answers[view][protocol.compensated], view.mirrored) for view in map_views(protocol)]
+        reduced = torch.stack(seen).mean(0)  # (B, h, w)
         normalised = geometry.normalise_map(reduced, protocol.normalization)
         resized = geometry.resize_maps(normalised, (self.crop, self.crop))  # (B, crop, crop)
         for i in range(len(batch)):
@@ -207,6 +211,13 @@ class _Boxes:
         if len(self.located) > BACKLOG:  # a fast GPU must not fill the memory with jobs
             self.located[-BACKLOG].result()
         self.num_photos += len(batch)
+
+    def _map_of(self, batch: Sequence[Target], answer: Answer, mirrored: bool) -> Tensor:
+        """The maps of one view, turned back if it is mirrored: (B, h, w)"""
+        assert answer.maps is not None, "the network gave no maps"
+        labels = torch.tensor([target.label for target in batch], device=answer.maps.device)
+        reduced = reduce_maps(answer.maps, answer.scores[self.protocol.classifier], labels, self.protocol).float()
+        return reduced.flip(2) if mirrored else reduced
 
     def _true_boxes(self, target: Target, size: int) -> geometry.Boxes:
         if self.protocol.frame == "crop":

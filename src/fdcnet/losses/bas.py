@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+GOLDEN_RATIO = 0.6180339887498949
+
 
 def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0, excluded: Tensor | None = None) -> Tensor:
     """L_cls (equation 1): cross-entropy of the pooled scores. (B, K), (B,) -> scalar
@@ -15,6 +17,17 @@ def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0, exclu
     logs = scores.float().masked_fill(excluded, -1e4).log_softmax(1)
     among = logs.masked_fill(excluded, 0.0).sum(1) / (~excluded).sum(1)
     return -((1 - smoothing) * logs.gather(1, labels[:, None])[:, 0] + smoothing * among).mean()
+
+
+def shifted_masks(loc_map: Tensor) -> Tensor:
+    """The masks of training: each photo's logits are shifted by a different amount. (B, 1, H, W) -> (B, 1, H, W)
+
+    The shifts are quantiles of the logistic distribution, spread evenly over the batch by the golden ratio. A mask has
+    to separate the object at every shift, so it becomes nearly binary, and the box depends little on the threshold.
+    """
+    numbers = torch.arange(len(loc_map), device=loc_map.device, dtype=torch.float32)
+    shifts = (0.5 + numbers * GOLDEN_RATIO).frac().clamp(1e-3, 1 - 1e-3).logit()
+    return (loc_map.float() + shifts[:, None, None, None]).sigmoid()
 
 
 def foreground_scores(activation_map: Tensor, masks: Tensor) -> Tensor:

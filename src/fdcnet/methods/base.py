@@ -72,6 +72,7 @@ class Phase:
     training: tuple[nn.Module, ...]  # modules in train mode; the mode of others does not change
     optim: OptimConfig
     is_head: Callable[[str], bool] = lambda name: True  # parameters that train at the higher rate
+    rate_of: Callable[[str], float] = lambda name: 1.0  # relative to the others of its kind
     weights: dict[str, float] = field(default_factory=dict)  # of the losses; 1 unless given
     data: DataKind = "new+memory"
     warmup: Mapping[str, float] = field(default_factory=dict)  # loss -> fraction of the phase
@@ -116,6 +117,7 @@ class Method:
                 training=(state.network,),
                 optim=replace(train.optim, lr=rate),
                 is_head=state.network.is_head,
+                rate_of=lambda name: localizer_rate(state, name),
                 weights=self.weights(state, task),
                 warmup=dict.fromkeys(("cls_fg", "bas", "area"), 0.0 if task.num_old else train.loc_warmup),
                 data=SAMPLING[train.sampling] if task.num_old else "new+memory",
@@ -162,7 +164,8 @@ def wsol_losses(
     `divisor`, and a photo does not compete with the classes in `excluded` (B, K).
     """
     weights, train = state.config.weights, state.config.train
-    masks, pressure = outputs.masks, torch.ones_like(batch.labels, dtype=torch.float32)
+    masks = bas.shifted_masks(outputs.loc_map) if train.mask_shifts else outputs.masks
+    pressure: Tensor | float = 1.0
     if excluded is None and train.separate_softmax and state.previous is not None:
         excluded = excluded_old(batch, state.previous.num_classes, outputs)
     losses = {"cls": bas.classification(outputs.scores / divisor, batch.labels, train.label_smoothing, excluded)}
@@ -170,13 +173,24 @@ def wsol_losses(
         foreground = bas.foreground_scores(outputs.activation_map, masks) / divisor
         losses["cls_fg"] = bas.classification(foreground, batch.labels, excluded=excluded)
     if weights.bas:
-        background = (network or state.network).background_score(outputs.features, masks, batch.labels)
+        own_statistics = train.erased_statistics == "batch"
+        background = (network or state.network).background_score(outputs.features, masks, batch.labels, own_statistics)
         image = bas.class_score(outputs.activation_map, batch.labels)
         losses["bas"] = bas.background_suppression(background, image)
         if train.allowed_background < 1:
             pressure = bas.area_pressure(background, image, train.allowed_background)
     losses["area"] = bas.area(masks, pressure)
     return losses
+
+
+def localizer_rate(state: State, name: str) -> float:
+    """How fast a parameter of the network learns, relative to other heads. Only the localizer differs.
+
+    Each of its rows learns from the photos of one class. If there are few classes, those are many, and at the full rate
+    masks would become full or empty before the classifier has learned anything.
+    """
+    full = state.config.train.full_rate_classes
+    return min(1.0, state.network.num_classes / full) if full and name.startswith("localizer.") else 1.0
 
 
 def excluded_old(batch: Batch, num_old: int, outputs: Outputs) -> Tensor:

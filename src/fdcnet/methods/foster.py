@@ -70,6 +70,7 @@ class FOSTER(Method):
             training=learning_parts(teacher),
             weights=main.weights | {"kd_cls": config.kd},
             is_head=lambda name: name.startswith("expert.") or teacher.is_head(name.removeprefix("teacher.")),
+            rate_of=lambda name: main.rate_of(name.removeprefix("teacher.")),
         )
         compress = replace(
             main,

@@ -1,6 +1,8 @@
 """The localization network of BAS: shared features, a classifier with its own tail, and a localizer."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -130,16 +132,19 @@ class LocalizationNetwork(nn.Module):
             loc_map = self.localizer(features) if labels is None else self.localizer.of_class(features, labels)
         return Outputs(features, tail_features, class_features, class_map, activation_map, loc_map)
 
-    def background_score(self, features: Tensor, masks: Tensor, labels: Tensor) -> Tensor:
+    def background_score(self, features: Tensor, masks: Tensor, labels: Tensor, own_statistics: bool = False) -> Tensor:
         """s_bg (equation 4): the score of each sample's class when the mask is erased from the shared features: (B,)
 
-        Its gradient reaches the mask alone: the features and the classifier's parameters are held constant. Batch
-        norm uses the statistics of the erased batch, and the copied buffers keep them out of the running averages.
+        Its gradient reaches the mask alone: the features and the classifier's parameters are held constant. Batch norm
+        uses its running statistics. With those of the erased batch (`own_statistics`, BAS), it would scale up what
+        little is left of the features.
         """
-        frozen = {f"classifier.{name}": value.detach() for name, value in self.classifier.named_parameters()}
-        buffers = {f"classifier.{name}": value.clone() for name, value in self.classifier.named_buffers()}
         erased = features.detach() * (1 - masks).to(features.dtype)
-        return functional_call(_ScoreOf(self.classifier), frozen | buffers, (erased, labels))
+        values = {f"classifier.{name}": value.detach() for name, value in self.classifier.named_parameters()}
+        if own_statistics:  # copied, so that the running averages do not change
+            values |= {f"classifier.{name}": value.clone() for name, value in self.classifier.named_buffers()}
+        with nullcontext() if own_statistics else in_eval_mode(self.classifier):
+            return functional_call(_ScoreOf(self.classifier), values, (erased, labels))
 
     def masks_of(self, outputs: Outputs, labels: Tensor) -> Tensor:
         """The mask of one class per image, from outputs made without maps: (B, H1, W1)"""
@@ -153,6 +158,18 @@ class LocalizationNetwork(nn.Module):
     def frozen_copy(self) -> "LocalizationNetwork":
         """A frozen copy, as the reference of a later task."""
         return copy.deepcopy(self).requires_grad_(False).eval()
+
+
+@contextmanager
+def in_eval_mode(module: nn.Module) -> Iterator[None]:
+    """Afterwards every part is in the mode that it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def new_network(config: ModelConfig, seed: int) -> LocalizationNetwork:

@@ -24,7 +24,7 @@ def _groups(phase: Phase) -> list[dict[str, Any]]:
     config = phase.optim
     groups: dict[float, list[torch.nn.Parameter]] = {}
     for name, parameter in phase.parameters.items():
-        factor = config.head_factor if phase.is_head(name) else 1.0
+        factor = phase.rate_of(name) * (config.head_factor if phase.is_head(name) else 1.0)
         factor *= config.bias_factor if name.endswith("bias") else 1.0
         groups.setdefault(factor, []).append(parameter)
     common = {

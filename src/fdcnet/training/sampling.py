@@ -5,10 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fdcnet.config import TrainConfig
 from fdcnet.data.batches import Key, balanced_indices, cycled_indices, epoch_indices, paired_indices, rng
 from fdcnet.data.records import Task
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import Phase
+
+SMALLEST_BATCH = 8  # photos; batch statistics of fewer are too noisy
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,11 @@ def gather_photos(
 
 def needs_drawn(phase: Phase) -> bool:
     return phase.data in ("paired", "exemplars") or (phase.outer is not None and needs_drawn(phase.outer))
+
+
+def photos_per_step(train: TrainConfig, num_photos: int) -> int:
+    """The batch size: smaller than the setting where an epoch would have too few steps."""
+    return max(min(train.batch_size, SMALLEST_BATCH), min(train.batch_size, num_photos // train.epoch_steps))
 
 
 def indices_of(phase: Phase, photos: Photos, batch_size: int, seed_key: Key) -> list[Tensor]:

@@ -19,7 +19,7 @@ from fdcnet.training.exemplars import keep_exemplars, labels_of
 from fdcnet.training.imprint import imprint
 from fdcnet.training.light import frozen_backbone, shared_views
 from fdcnet.training.loop import run_phase
-from fdcnet.training.sampling import Photos, gather_photos, indices_of, needs_drawn
+from fdcnet.training.sampling import Photos, gather_photos, indices_of, needs_drawn, photos_per_step
 from fdcnet.training.seeding import seed_torch
 from fdcnet.training.step import make_step
 
@@ -121,8 +121,10 @@ def _run_phase(
     if resumed:
         optim.restore_momenta(optimizer, phase, resumed.momenta)
 
+    batch_size = photos_per_step(config.train, photos.num_own)
+
     def indices(epoch: int) -> list[Tensor]:
-        return indices_of(phase, photos, config.train.batch_size, (*key, epoch, "order"))
+        return indices_of(phase, photos, batch_size, (*key, epoch, "order"))
 
     def batches(epoch: int) -> Iterable[Batch]:
         return epoch_batches(indices(epoch), (*key, epoch, "crop"))
