@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fdcnet.config import Config, leaves, protocol_names, to_dict
+from fdcnet.config import Config, from_dict, leaves, protocol_names, to_dict
 from fdcnet.data.records import Task
 from fdcnet.data.stream import fingerprint
 from fdcnet.errors import UserError
@@ -16,7 +16,7 @@ from fdcnet.evaluation.incremental import build_results, score_task
 from fdcnet.evaluation.table import Table
 from fdcnet.methods.base import Method, Phase, State
 from fdcnet.runtime.listener import Epoch
-from fdcnet.store.bundle import read_description
+from fdcnet.store.bundle import read_description, settings_as_written
 from fdcnet.store.record import RunRecord, commit, environment, truncate_metrics
 from fdcnet.training import checkpoint, optim
 from fdcnet.training.checkpoint import Checkpoint, Position
@@ -56,7 +56,7 @@ class RunFolder(Journal):
         recorded = self.record.run()
         if recorded.get("finished"):
             raise UserError(f"{self.path} is already complete.", "Choose another folder.")
-        if other := _other_settings(recorded["config"], to_dict(self.config)):
+        if other := _other_settings(_started_with(recorded["config"]), to_dict(self.config)):
             raise UserError(
                 f"{self.path} was started with different settings: {', '.join(other)}.",
                 "Resume with the same recipe and flags ('fdcnet report' shows them), or choose another folder.",
@@ -189,6 +189,13 @@ class RunFolder(Journal):
             "seed": self.config.seed,
             "memory_images": self.config.memory.budget if self.method.uses_memory else 0,
         }
+
+
+def _started_with(recorded: dict[str, Any]) -> dict[str, Any]:
+    """All settings of a run, also those that were added after it started. It was then evaluated with the head."""
+    written = settings_as_written(recorded)
+    protocols = [{"classifier": "head"} | protocol for protocol in written["protocols"]]
+    return to_dict(from_dict(Config, written | {"protocols": protocols}))
 
 
 def _other_settings(recorded: dict[str, Any], given: dict[str, Any]) -> list[str]:
