@@ -63,7 +63,6 @@ def learn(
 
     Example: `fdcnet learn birds first-photos/`, and later `fdcnet learn birds new-photos/`
     """
-    from fdcnet.data.cache import default_cache_dir
     from fdcnet.teaching.learn import learn as run_learning
 
     try:
@@ -82,7 +81,7 @@ def learn(
             seed=seed,
             overrides=set_,
             device=device or "auto",
-            cache_dir=cache or default_cache_dir(),
+            cache_dir=cache,
             listener=watcher(),
         )
     except KeyboardInterrupt:

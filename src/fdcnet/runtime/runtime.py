@@ -12,7 +12,6 @@ from fdcnet.data.records import Record
 from fdcnet.models.network import LocalizationNetwork
 from fdcnet.runtime.device import autocast_for, find_device
 from fdcnet.runtime.listener import Listener
-from fdcnet.runtime.progress import default_listener
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Runtime:
         device = find_device(config.device)
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
-        return cls(device, autocast_for(device, config.train.precision), cache_dir, listener or default_listener())
+        return cls(device, autocast_for(device, config.train.precision), cache_dir, listener or Listener())
 
     def place(self, network: LocalizationNetwork) -> LocalizationNetwork:
         """Move a network to the device, in the fastest memory layout for convolutions."""

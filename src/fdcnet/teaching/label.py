@@ -13,6 +13,7 @@ from fdcnet.files import did_you_mean, locked, sha256, write_bytes
 from fdcnet.inference import hub
 from fdcnet.inference.localizer import Localizer
 from fdcnet.runtime.listener import Listener
+from fdcnet.runtime.progress import default_listener
 from fdcnet.store.bundle import has_bundle, read_current, read_description
 from fdcnet.teaching.label_boxes import LabelledPhoto, box_photos
 from fdcnet.teaching.label_corrections import Correction, is_unchanged, read_corrections
@@ -62,6 +63,7 @@ def label(
     learn_options: Mapping[str, Any] | None = None,
     device: str = "auto",
     cache_dir: Path | None = None,
+    progress: bool = True,
     listener: Listener | None = None,
 ) -> LabelReport:
     """Box each photo as the class that it is known to show, and write the boxes to the folder `out`.
@@ -69,10 +71,11 @@ def label(
     Without `model`, a model is learned from these photos first and kept in `out`. `formats` are names in `FORMATS`.
     `corrections` is a file of corrected boxes; corrected photos are kept as they are from then on. `others` is a folder
     of photos without the object, needed to learn a single class. Formats that need the photos get links to them, or
-    copies with `copy_photos`. `learn_options` are passed to `fdcnet.learn`.
+    copies with `copy_photos`. `learn_options` are passed to `fdcnet.learn`. `progress`: show bars in a terminal or
+    notebook, unless a `listener` is given.
     """
     started = time.monotonic()
-    out, listener = Path(out), listener or Listener()
+    out, listener = Path(out), listener or default_listener(progress)
     for name in formats:
         if name not in FORMATS:
             remedy = did_you_mean(name, FORMATS, f"Choose from {', '.join(FORMATS)}.")

@@ -18,6 +18,7 @@ from fdcnet.methods.base import Method, State
 from fdcnet.models.network import new_network
 from fdcnet.runtime.device import describe
 from fdcnet.runtime.listener import Listener
+from fdcnet.runtime.progress import default_listener
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.bundle import has_bundle, load_bundle, remove_old, save_bundle
 from fdcnet.training.checkpoint import remove_checkpoint
@@ -37,13 +38,15 @@ def train(
     *,
     resume: bool = False,
     base_model: Path | None = None,
+    progress: bool = True,
     listener: Listener | None = None,
     cache_dir: Path | None = None,
 ) -> dict[str, Any]:
     """Train on a stream of tasks and return the results under the first protocol.
 
     `resume`: continue a stopped run from its last checkpoint; the result is the same as without the stop. `base_model`:
-    take the first task from this saved model, so that methods can be compared from the same start.
+    take the first task from this saved model, so that methods can be compared from the same start. `progress`: show
+    bars in a terminal or notebook, unless a `listener` is given.
     """
     method = find_method(config.method)()
     protocols = dict.fromkeys(resolved(protocol, method) for protocol in config.protocols)  # some may be equal now
@@ -54,7 +57,7 @@ def train(
         dataset, *sizes, order=data.order, seed=config.seed, holdout=data.holdout, order_seed=data.order_seed
     )
     folder = RunFolder(run_dir, config, method, stream, dataset.name)
-    runtime = Runtime.of(config, cache_dir or default_cache_dir(), listener)
+    runtime = Runtime.of(config, cache_dir or default_cache_dir(), listener or default_listener(progress))
     return TrainingRun(config, method, stream, folder, runtime).run(resume, base_model)
 
 

@@ -100,6 +100,7 @@ class LessonRunner:
             upload.dataset,
             keep=self.keep,
             device=model.device,
+            cache=False,  # uploads are deleted after the lesson
             listener=lesson,
             cancel=lesson.cancel,
             **options,
