@@ -127,6 +127,27 @@ def test_a_run_from_a_base_model_can_be_resumed_without_it(
     assert models_equal(tmp_path / "whole", tmp_path / "killed")
 
 
+def test_the_first_task_alone_makes_a_base_model(small_dataset: Dataset, small_config: Make, tmp_path: Path) -> None:
+    """Also in a shuffled order, whose first classes are not the first ones of the data."""
+    order = ("data.order=seeded", "data.order_seed=3")
+    first = train(small_config("finetune", "data.tasks=1", *order), small_dataset, tmp_path / "base")
+    assert [task["num_classes"] for task in first["tasks"]] == [2]
+    base = tmp_path / "base" / "model"
+    taken = train(small_config("baseline", *order), small_dataset, tmp_path / "taken", base_model=base)
+    whole = train(small_config("baseline", *order), small_dataset, tmp_path / "whole")
+    assert without_making(taken) == without_making(whole)
+
+
+def test_joint_training_is_scored_by_the_groups_of_the_stream(
+    small_dataset: Dataset, small_config: Make, tmp_path: Path
+) -> None:
+    results = train(small_config("joint", "data.base_classes=1", "data.step_classes=2"), small_dataset, tmp_path / "a")
+    assert [group["num_classes"] for group in results["groups"]] == [1, 2, 1]
+    mean = sum(group["num_classes"] * group["top1_cls"] for group in results["groups"]) / 4
+    assert mean == pytest.approx(results["last"]["top1_cls"])  # every class has as many photos
+    assert "groups" not in train(small_config("joint", "data.base_classes=9"), small_dataset, tmp_path / "b")
+
+
 @pytest.mark.parametrize("override", ["model.head_width=24", "data.base_classes=3"])
 def test_a_base_model_of_another_kind_is_refused(
     override: str, base: Path, small_dataset: Dataset, small_config: Make, tmp_path: Path

@@ -24,6 +24,7 @@ from fdcnet.cli import (
     predict,
     report,
     serve,
+    suite,
     train,
     verify,
     weights,
@@ -72,6 +73,7 @@ app.command("serve")(serve.serve)
 app.command("export")(export.export)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
+app.command("suite")(suite.suite)
 app.command("methods")(methods.methods)
 app.add_typer(data.app, name="data")
 app.add_typer(config.app, name="config")

@@ -1,7 +1,7 @@
 """`fdcnet train`"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -70,8 +70,6 @@ def train(
     Example: `fdcnet train birds/ --base 10 --step 5`
     """
     from fdcnet.data.sources import open_dataset
-    from fdcnet.report.page import write_report
-    from fdcnet.report.tables import BRIEF, results_table, to_rich
     from fdcnet.runtime.tensorboard import TensorBoard
     from fdcnet.training.run import train as run_training
 
@@ -109,6 +107,17 @@ def train(
     except KeyboardInterrupt:
         errors.print("To continue from the last checkpoint, run the same command with --resume.")
         raise
-    console.print(to_rich(results_table({config.method: results}, BRIEF, split=())))
-    page = write_report([run_dir], run_dir / "report.html")
-    console.print(f"Model: {run_dir / 'model'}\nReport: {page}", markup=False)
+    console.print(f"Model: {run_dir / 'model'}", markup=False)
+    _report(run_dir, results)
+
+
+def _report(run_dir: Path, results: dict[str, Any]) -> None:
+    """Print the results and write the page. The run is complete without either."""
+    try:
+        from fdcnet.report.page import write_report
+        from fdcnet.report.tables import BRIEF, results_table, to_rich
+    except ImportError as error:
+        errors.print(f"No report: {error}. Install that package, then run 'fdcnet report {run_dir}'.", markup=False)
+        return
+    console.print(to_rich(results_table({results["method"]: results}, BRIEF, split=())))
+    console.print(f"Report: {write_report([run_dir], run_dir / 'report.html')}", markup=False)

@@ -31,6 +31,8 @@ class DataConfig(Section):
     """Class order: natural, seeded (shuffled), or a text file with one class name per line."""
     order_seed: int | None = None
     """Seed of the shuffled order, so that runs with different seeds can share it. Default: `seed`."""
+    tasks: int = number(0, at_least=0)
+    """Learn only the first N tasks, for example to make a base model. 0: all."""
     holdout: float = number(0.0, at_least=0, below=1)
     """Fraction of each class's training photos to evaluate on instead of the test set. Use it to choose settings."""
     size: int = number(256, at_least=1)  # BAS

@@ -10,6 +10,7 @@ from fdcnet.config import Config
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Record
 from fdcnet.models.network import LocalizationNetwork
+from fdcnet.runtime.clock import Clock
 from fdcnet.runtime.device import autocast_for, find_device
 from fdcnet.runtime.listener import Listener
 
@@ -20,6 +21,7 @@ class Runtime:
     autocast: torch.autocast
     cache_dir: Path | None = None
     listener: Listener = field(default_factory=Listener)
+    clock: Clock = field(default_factory=Clock)
 
     @classmethod
     def of(cls, config: Config, cache_dir: Path | None = None, listener: Listener | None = None) -> "Runtime":
@@ -33,13 +35,14 @@ class Runtime:
         return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def decode(self, what: str, records: Sequence[Record], size: int) -> PixelCache:
-        cache = PixelCache.build(
-            records,
-            size,
-            self.cache_dir,
-            self.device,
-            progress=lambda done, all_: self.listener.progress(what, done, all_),
-        )
+        with self.clock("decode"):
+            cache = PixelCache.build(
+                records,
+                size,
+                self.cache_dir,
+                self.device,
+                progress=lambda done, all_: self.listener.progress(what, done, all_),
+            )
         if cache.broken:
             self.listener.note(f"Skipped unreadable photos: {len(cache.broken)} of {len(records)}")
         for path, reason in cache.broken:

@@ -49,19 +49,23 @@ def train(
     bars in a terminal or notebook, unless a `listener` is given.
     """
     method = find_method(config.method)()
-    protocols = dict.fromkeys(resolved(protocol, method) for protocol in config.protocols)  # some may be equal now
-    config = replace(config, protocols=tuple(protocols))
+    config = with_resolved_protocols(config, method)
     sizes = (0, 0) if method.one_task else (config.data.base_classes, config.data.step_classes)
     data = config.data
     stream = make_stream(
         dataset, *sizes, order=data.order, seed=config.seed, holdout=data.holdout, order_seed=data.order_seed
-    )
-    folder = RunFolder(run_dir, config, method, stream, dataset.name)
+    )[: data.tasks or None]
     runtime = Runtime.of(config, cache_dir or default_cache_dir(), listener or default_listener(progress))
+    folder = RunFolder(run_dir, config, method, stream, dataset.name, runtime.clock)
     return TrainingRun(config, method, stream, folder, runtime).run(resume, base_model)
 
 
-def resolved(protocol: Protocol, method: Method) -> Protocol:
+def with_resolved_protocols(config: Config, method: Method | type[Method]) -> Config:
+    protocols = dict.fromkeys(resolved(protocol, method) for protocol in config.protocols)  # some may be equal now
+    return replace(config, protocols=tuple(protocols))
+
+
+def resolved(protocol: Protocol, method: Method | type[Method]) -> Protocol:
     """Replace `auto` by the classifier that this method gets."""
     best: Literal["head", "lda"] = "lda" if can_fit(method) else "head"
     return replace(protocol, classifier=best) if protocol.classifier == "auto" else protocol
@@ -72,7 +76,7 @@ class TrainingRun:
 
     def __init__(self, config: Config, method: Method, stream: list[Task], folder: RunFolder, runtime: Runtime) -> None:
         self.config, self.method, self.stream, self.folder, self.runtime = config, method, stream, folder, runtime
-        self.listener = runtime.listener
+        self.listener, self.clock = runtime.listener, runtime.clock
         self.new_photos: dict[int, PixelCache] = {}  # by task number, decoded in advance
         self.test_photos: PixelCache | None = None
 
@@ -100,13 +104,18 @@ class TrainingRun:
             if task.number > len(state.task_sizes):
                 self.listener.task_started(task, len(self.stream))
                 new = self.new_photos.pop(task.number) if task.number in self.new_photos else self._decode_new(task)
-                learn_task(state, self.method, task, new, self.runtime, self.folder)
-                refit_discriminant(state, self.method, task, new, self.runtime)
-                save_bundle(state, self.folder.model)
-                remove_checkpoint(self.folder.path)
+                with self.clock("train"):
+                    learn_task(state, self.method, task, new, self.runtime, self.folder)
+                with self.clock("fit"):
+                    refit_discriminant(state, self.method, task, new, self.runtime)
+                with self.clock("write"):
+                    save_bundle(state, self.folder.model)
+                    remove_checkpoint(self.folder.path)
             if not self.folder.is_measured(task.number):
-                self._measure(state, task)
-                results = self.folder.write_results(task.number)
+                with self.clock("evaluate"):
+                    self._measure(state, task)
+                with self.clock("write"):
+                    results = self.folder.write_results(task.number)
                 self.listener.task_ended(task, results["tasks"][-1])
         remove_checkpoint(self.folder.path)  # a killed run may have left these behind
         remove_old(self.folder.model)

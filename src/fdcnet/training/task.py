@@ -69,7 +69,8 @@ def learn_task(
     state.classes.extend(task.classes)
     state.task_sizes.append(len(task.classes))
     if method.uses_memory:
-        keep_exemplars(state, runtime, task, new)
+        with runtime.clock("herd"):
+            keep_exemplars(state, runtime, task, new)
 
 
 def refit_discriminant(state: State, method: Method, task: Task, new: PixelCache, runtime: Runtime) -> None:
