@@ -16,7 +16,7 @@ from fdcnet.runtime.listener import Listener
 from fdcnet.runtime.progress import default_listener
 from fdcnet.store.bundle import has_bundle, read_current, read_description
 from fdcnet.teaching.label_boxes import LabelledPhoto, box_photos
-from fdcnet.teaching.label_corrections import Correction, is_unchanged, read_corrections
+from fdcnet.teaching.label_corrections import apply_correction, read_corrections
 from fdcnet.teaching.label_files import (
     FORMATS,
     MODEL,
@@ -101,7 +101,11 @@ def label(
         localizer = Localizer.load(path, device)
         usable = record if record.model == checksum else _reviewed(record)
         boxed, skipped = _box(known.photos, usable, localizer, listener)
-        boxed = [_with_correction(photo, corrected.get(photo.name), record) for photo in boxed]
+        before = {name: annotations for name, (_, annotations, _) in record.photos.items()}
+        boxed = [
+            apply_correction(photo, corrected[photo.name], before.get(photo.name)) if photo.name in corrected else photo
+            for photo in boxed
+        ]
         if not boxed:
             raise UserError("No photo could be read.", "Run 'fdcnet data check' on the photos.")
         formats = tuple(dict.fromkeys((*record.checksums, *formats)))
@@ -186,12 +190,3 @@ def _recorded(photo: KnownPhoto, record: Record) -> LabelledPhoto | None:
         if same_labels and image_size(photo.path) == size:
             return LabelledPhoto(photo.path, photo.name, size, annotations, reviewed)
     return None
-
-
-def _with_correction(photo: LabelledPhoto, correction: Correction | None, record: Record) -> LabelledPhoto:
-    if correction is None:
-        return photo
-    recorded = record.photos.get(photo.name)
-    if recorded and not correction.submitted and is_unchanged(correction, recorded[1]):
-        return photo
-    return replace(photo, annotations=correction.annotations, reviewed=True)
