@@ -217,7 +217,7 @@ def test_photos_keep_their_names_and_their_folder(client: TestClient, photos: di
     fields: list[tuple[str, Any]] = [("class", (None, name))]
     client.post("/api/labels", files=fields + [("photo", (file, content)) for file in files])
     found = {photo["name"].removeprefix(f"{name}/") for photo in boxed(client)["photos"]}
-    assert len(found) == len(files) and {"heron 1.jpg", "heron 1-2.png", "日本.jpg"} <= found
+    assert len(found) == len(files) and {"heron 1.jpg", "heron 1-2.png", "日本.jpg", "passwd.jpg", "b.jpg"} <= found
     for file in found:
         assert file == safe_name(file) and not set(file) & set('/\\:*?"<>|')
 
@@ -232,6 +232,7 @@ def test_photos_keep_their_names_and_their_folder(client: TestClient, photos: di
         ("con.jpg", "_con.jpg"),
         ("NUL", "_NUL"),
         ("console.jpg", "console.jpg"),
+        ("005.Crested_Auklet", "005.Crested_Auklet"),
         ("x" * 200 + ".jpeg", "x" * 80 + ".jpeg"),
         ("tab\tnewline\n", "tab_newline_"),
     ],

@@ -34,7 +34,7 @@ from fdcnet.web.workspace import Workspace
 log = logging.getLogger(__name__)
 UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|]')
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # names of devices on Windows
-MAX_NAME = 80  # characters
+MAX_NAME, MAX_SUFFIX = 80, 6  # characters
 PHOTOS = "photos"  # folder of the photos in archives of formats that have none of their own
 
 
@@ -209,7 +209,8 @@ def known_photos(upload: Upload) -> list[KnownPhoto]:
     taken: set[str] = set()
     photos = []
     for record in upload.records:
-        file = PurePosixPath(safe_name(upload.names.get(record.path, record.path.name)))
+        shown_name = upload.names.get(record.path, record.path.name)
+        file = PurePosixPath(safe_name(re.split(r"[/\\]", shown_name)[-1]))  # browsers send the path of a chosen folder
         folder, stem, number = safe_name(record.label), file.stem, 1
         while f"{folder}/{stem}".casefold() in taken:
             number += 1
@@ -221,8 +222,7 @@ def known_photos(upload: Upload) -> list[KnownPhoto]:
 
 def safe_name(text: str) -> str:
     """One part of a path, valid on every system: neither separators nor dots at its ends."""
-    name = UNSAFE.sub("_", text)
-    stem, dot, suffix = name.rpartition(".")
-    name = f"{stem[:MAX_NAME]}{dot}{suffix[:10]}" if stem else name[:MAX_NAME]
-    name = name.strip(". ") or "_"
-    return f"_{name}" if RESERVED.match(name) else name
+    name = PurePosixPath(UNSAFE.sub("_", text).strip(". ") or "_")
+    suffix = name.suffix if len(name.suffix) <= MAX_SUFFIX else ""
+    shortened = name.name.removesuffix(suffix)[:MAX_NAME] + suffix
+    return f"_{shortened}" if RESERVED.match(shortened) else shortened

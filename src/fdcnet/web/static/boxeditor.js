@@ -13,6 +13,9 @@ export class BoxEditor {
   constructor(svg, onChange) {
     Object.assign(this, { svg, onChange, box: null, width: 1, height: 1, drag: null });
     svg.addEventListener("pointerdown", (event) => this.#begin(event));
+    svg.addEventListener("touchstart", (event) => { // or else the finger scrolls the page; touch-action has no effect here
+      if (event.target.closest(".part")) event.preventDefault();
+    }, { passive: false });
     svg.addEventListener("pointermove", (event) => this.#drag(event));
     svg.addEventListener("pointerup", () => this.#end());
     svg.addEventListener("pointercancel", () => this.#cancel());

@@ -2,7 +2,7 @@
 
 import { $, classCount, count, megabytes, pause, percent, tag } from "./dom.js";
 import { announce, ask, guarded, hideProblem, Problem, send, showProblem } from "./server.js";
-import { knownClasses, model, onModelChange } from "./model.js";
+import { knownClasses, model, onModelChange, ready } from "./model.js";
 import { groupChosen } from "./folders.js";
 import { skippedMessage, unusable } from "./photo.js";
 import { setUpReview, showReview } from "./review.js";
@@ -80,6 +80,7 @@ async function start(event) {
 
 /** What the server has: also after a reload, and in a second tab. */
 export async function showLabels() {
+  await ready;
   update();
   if (state !== "boxing") await follow(await ask("api/labels"), state === "ready");
 }
@@ -123,10 +124,12 @@ export function setUpLabels(teach) {
   onModelChange(update);
   const choose = (button, input, grouped) => {
     $(button).addEventListener("click", () => $(input).click());
-    $(input).addEventListener("change", () => {
-      addLabelGroups(grouped([...$(input).files]));
+    $(input).addEventListener("change", guarded(async () => {
+      const files = [...$(input).files];
       $(input).value = "";
-    });
+      await ready;
+      addLabelGroups(grouped(files));
+    }));
   };
   choose("label-choose", "label-folder", groupChosen);
   choose("label-choose-photos", "label-files", (files) => new Map([["", files]]));
