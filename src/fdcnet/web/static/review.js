@@ -35,7 +35,7 @@ function open(number) {
 function describe() {
   const photo = photos[at];
   $("label-place").textContent = `Photo ${at + 1} of ${photos.length}`;
-  $("label-state").textContent = `${stateOf(photo)} · ${photo.name}`;
+  $("label-state").textContent = `${stateOf(photo)} · ${photo.name.split("/").at(-1)}`;
   $("label-reject").disabled = photo.reviewed && !photo.box;
   const [checked, rejected] = [photos.filter((each) => each.reviewed), photos.filter((each) => !each.box)];
   $("label-summary").textContent = `${count(photos.length, "photo")}: ${checked.length} checked, ${rejected.length} of them rejected.`;
