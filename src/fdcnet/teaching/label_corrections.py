@@ -13,6 +13,7 @@ from fdcnet.teaching.label_photos import KnownPhoto
 from fdcnet.teaching.label_shapes import Shape, bounds, is_same_box, read_shapes
 
 SLACK = 0.01  # fraction of the photo by which a box may reach beyond it; it is then clipped
+ROUNDING = 1.0  # pixels by which a box may differ in another format
 
 
 @dataclass(frozen=True)
@@ -86,21 +87,21 @@ def checked(shape: Shape, photo: str, size: tuple[int, int], classes: Sequence[s
 
 
 def apply_correction(
-    photo: LabelledPhoto, correction: Correction, before: Sequence[Annotation] | None
+    photo: LabelledPhoto, correction: Correction, before: Sequence[Annotation] | None, tolerance: float = ROUNDING
 ) -> LabelledPhoto:
     """`before` is what the person saw. Boxes that were confirmed unchanged keep their masks."""
-    if before is None or not is_unchanged(correction, before):
+    if before is None or not is_unchanged(correction, before, tolerance):
         return replace(photo, annotations=correction.annotations, reviewed=True)
     if not correction.submitted:
         return photo
     return replace(photo, annotations=tuple(replace(annotation, score=1.0) for annotation in before), reviewed=True)
 
 
-def is_unchanged(correction: Correction, annotations: Sequence[Annotation]) -> bool:
-    """Whether a correction repeats what was there, up to the rounding of the formats (one pixel)."""
+def is_unchanged(correction: Correction, annotations: Sequence[Annotation], tolerance: float = ROUNDING) -> bool:
+    """Whether a correction repeats what was there."""
     left = list(annotations)
     for corrected in correction.annotations:
-        same = (a for a in left if is_same_box(a.box_xyxy, corrected.box_xyxy, 1))
+        same = (a for a in left if is_same_box(a.box_xyxy, corrected.box_xyxy, tolerance))
         match = next((a for a in same if a.class_name == corrected.class_name), None)
         if match is None:
             return False

@@ -116,7 +116,7 @@ class LabelSet:
             size = photo.found.image_size
             annotations = (checked(shape, photo.found.name, size, self.upload.classes, "The correction"),)
         correction = Correction(annotations, submitted=True)
-        photo.now = apply_correction(photo.found, correction, photo.found.annotations)
+        photo.now = apply_correction(photo.found, correction, photo.found.annotations, tolerance=0.01)
 
     def export(self, form: str, folder: Path) -> Path:
         """Write an archive of the photos that were not rejected, with their boxes; -> its path in `folder`"""

@@ -8,6 +8,7 @@ import { currentTab } from "./tabs.js";
 let photos = []; // as api/labels lists them, each with its tile
 let at = 0;
 let editor = null;
+let saved = Promise.resolve(); // when the last change is on the server
 
 export function showReview(labels) {
   photos = labels.photos.map((photo) => ({ ...photo, tile: null }));
@@ -64,8 +65,13 @@ function drawTile(photo) {
   photo.tile.replaceChildren(stage, tag("b", {}, photo.class), tag("small", {}, stateOf(photo)));
 }
 
-/** Accept (the box as it is), correct (another box) or reject (null). */
-async function save(photo, box) {
+/** Accept (the box as it is), correct (another box) or reject (null): one after the other, so that the last one stays. */
+function save(photo, box) {
+  saved = saved.catch(() => null).then(() => put(photo, box));
+  return saved;
+}
+
+async function put(photo, box) {
   const body = JSON.stringify({ box });
   const headers = { "content-type": "application/json" };
   Object.assign(photo, await ask(`api/labels/photos/${photo.number}`, { method: "PUT", body, headers }));
