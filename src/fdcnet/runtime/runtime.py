@@ -1,13 +1,13 @@
 """What training and evaluation share: device, precision, decoded photos and a listener."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from fdcnet.config import Config
-from fdcnet.data.cache import PixelCache
+from fdcnet.data.cache import LIMIT_VARIABLE, PixelCache, exceeds_limit
 from fdcnet.data.records import Record
 from fdcnet.models.network import LocalizationNetwork
 from fdcnet.runtime.clock import Clock
@@ -22,6 +22,7 @@ class Runtime:
     cache_dir: Path | None = None
     listener: Listener = field(default_factory=Listener)
     clock: Clock = field(default_factory=Clock)
+    encoded: bool = False  # photos are stored as JPEG
 
     @classmethod
     def of(cls, config: Config, cache_dir: Path | None = None, listener: Listener | None = None) -> "Runtime":
@@ -34,6 +35,13 @@ class Runtime:
         """Move a network to the device, in the fastest memory layout for convolutions."""
         return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
+    def for_photos(self, num_photos: int, size: int) -> "Runtime":
+        """Decide once for all photos of a run whether they are stored as raw pixels or as JPEG."""
+        if not exceeds_limit(num_photos, size):
+            return self
+        self.listener.note(f"Photos are stored as JPEG, because {LIMIT_VARIABLE} is too small for raw pixels.")
+        return replace(self, encoded=True)
+
     def decode(self, what: str, records: Sequence[Record], size: int) -> PixelCache:
         with self.clock("decode"):
             cache = PixelCache.build(
@@ -42,6 +50,7 @@ class Runtime:
                 self.cache_dir,
                 self.device,
                 progress=lambda done, all_: self.listener.progress(what, done, all_),
+                encoded=self.encoded,
             )
         if cache.broken:
             self.listener.note(f"Skipped unreadable photos: {len(cache.broken)} of {len(records)}")

@@ -13,6 +13,7 @@ import torch
 
 from fdcnet.config import Config, parse_overrides
 from fdcnet.data.cache import PixelCache, default_cache_dir
+from fdcnet.data.pixels import join
 from fdcnet.data.records import Dataset, Task
 from fdcnet.data.sources import read
 from fdcnet.data.stream import append_task
@@ -266,7 +267,7 @@ def _teach(state: State, lesson: _Lesson, runtime: Runtime, trains: bool) -> dic
 def _learn_light(state: State, lesson: _Lesson, runtime: Runtime, trains: bool) -> None:
     """Add the photos to the statistics, which decide the class. Training, if wanted, is for the localizer."""
     task, discriminant = lesson.task, state.discriminant
-    pixels = torch.cat([lesson.new.pixels, lesson.more.pixels])
+    pixels = join([lesson.new.pixels, lesson.more.pixels])
     label_of = {name: label for label, name in enumerate([*state.classes, *task.classes])}
     labels = torch.tensor([label_of[record.label] for record in (*lesson.new.records, *lesson.more.records)])
     features = pooled_views(state, runtime, pixels, discriminant.layer if discriminant else "tail")
@@ -295,7 +296,7 @@ def _joined(first: PixelCache | None, second: PixelCache) -> PixelCache:
     records = tuple(replace(record, path=Path(record.path.name)) for record in second.records)
     if first is None:
         return replace(second, records=records)
-    pixels = torch.cat([first.pixels, second.pixels.to(first.pixels.device)])
+    pixels = join([first.pixels, second.pixels])
     return PixelCache((*first.records, *records), torch.cat([first.sizes, second.sizes]), pixels)
 
 

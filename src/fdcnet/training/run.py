@@ -56,6 +56,8 @@ def train(
         dataset, *sizes, order=data.order, seed=config.seed, holdout=data.holdout, order_seed=data.order_seed
     )[: data.tasks or None]
     runtime = Runtime.of(config, cache_dir or default_cache_dir(), listener or default_listener(progress))
+    num_photos = sum(len(task.train) for task in stream) + len(stream[-1].test)
+    runtime = runtime.for_photos(num_photos, data.size)
     folder = RunFolder(run_dir, config, method, stream, dataset.name, runtime.clock)
     return TrainingRun(config, method, stream, folder, runtime).run(resume, base_model)
 
