@@ -347,8 +347,25 @@ assert not heavy, heavy
     assert done.returncode == 0, done.stderr
 
 
-def test_the_shell_completes_values(tmp_path: Path) -> None:
-    words = {"COMP_WORDS": "fdcnet train --method base", "COMP_CWORD": "3", "_FDCNET_COMPLETE": "complete_bash"}
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    call("--version")
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    call("--version")
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("fdcnet train --method base", "baseline"),
+        ("fdcnet learn --backbone mobile", "mobilenet_v1"),
+        ("fdcnet train --recipe cub200-mobilenet_v1-fo", "cub200-mobilenet_v1-foster"),
+    ],
+)
+def test_the_shell_completes_values(line: str, expected: str, tmp_path: Path) -> None:
+    words = {"COMP_WORDS": line, "COMP_CWORD": "3", "_FDCNET_COMPLETE": "complete_bash"}
     done = subprocess.run(
         [sys.executable, "-c", "from fdcnet.cli import app; app(prog_name='fdcnet')"],
         env={**surroundings(tmp_path), **words},
@@ -356,7 +373,7 @@ def test_the_shell_completes_values(tmp_path: Path) -> None:
         encoding="utf-8",
         check=False,
     )
-    assert done.stdout.split() == ["baseline"], done.stderr
+    assert done.stdout.split() == [expected], done.stderr
 
 
 @pytest.mark.parametrize("verb", ["history", "rollback", "predict", "evaluate", "export"])

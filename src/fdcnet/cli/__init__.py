@@ -3,6 +3,7 @@
 Verbs import the library when they run, so that help and shell completion do not wait for torch.
 """
 
+import os
 import sys
 from typing import Annotated
 
@@ -83,6 +84,8 @@ app.command("doctor")(doctor.doctor)
 
 def main() -> None:
     """Exit codes: 0 done, 1 ran and failed, 2 wrong input, 130 interrupted."""
+    # Waiting threads sleep instead of spinning, which leaves the cores to other programs. Read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
     except UserError as error:

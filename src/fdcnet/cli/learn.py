@@ -34,7 +34,13 @@ def learn(
         typer.Option("--refine", help="Also train the boxes of new classes: minutes instead of seconds."),
     ] = False,
     backbone: Annotated[
-        str | None, typer.Option("--backbone", "-b", help=f"Backbone for a new model. [default: {BACKBONE}]")
+        str | None,
+        typer.Option(
+            "--backbone",
+            "-b",
+            autocompletion=options.complete_backbone,
+            help=f"Backbone for a new model. [default: {BACKBONE}]",
+        ),
     ] = None,
     weights: Annotated[
         str | None, typer.Option("--weights", "-w", help="Pretrained weights for a new model: a file, auto, or none.")
