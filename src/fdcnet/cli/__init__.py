@@ -83,7 +83,7 @@ app.command("doctor")(doctor.doctor)
 
 
 def main() -> None:
-    """Exit codes: 0 done, 1 ran and failed, 2 wrong input, 130 interrupted."""
+    """Exit codes: 0 done, 1 ran and failed, 2 wrong input, 130 interrupted, 143 terminated."""
     # Waiting threads sleep instead of spinning, which leaves the cores to other programs. Read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
@@ -111,7 +111,7 @@ def _explain(error: Exception) -> str:
     if isinstance(error, (Diverged, ExportDiffers)):
         return str(error)
     if isinstance(error, (OSError, SafetensorError)):
-        further = " Then 'train --resume' continues from the last checkpoint." if sys.argv[1:2] == ["train"] else ""
+        further = " Then run the same command with --resume." if sys.argv[1:2] == ["train"] else ""
         return f"{error}\nFree space or repair that path.{further}"
     raise error
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fdcnet.cli import options
-from fdcnet.cli.console import console, errors, percent, watcher
+from fdcnet.cli.console import console, percent, stop_message, watcher
 from fdcnet.teaching import BACKBONE, HOLDOUT, KEEP, MEMORY_PER_CLASS
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def learn(
     """
     from fdcnet.teaching.learn import learn as run_learning
 
-    try:
+    with stop_message(lambda: f"Stopped. {model} is unchanged."):
         report = run_learning(
             model,
             photos,
@@ -90,9 +90,6 @@ def learn(
             cache_dir=cache,
             listener=watcher(),
         )
-    except KeyboardInterrupt:
-        errors.print(f"Stopped. {model} is unchanged.", markup=False)
-        raise
     _print(report)
 
 

@@ -7,7 +7,7 @@ import typer
 
 from fdcnet import config as settings
 from fdcnet.cli import options
-from fdcnet.cli.console import console, errors, watcher
+from fdcnet.cli.console import console, errors, stop_message, watcher
 from fdcnet.errors import UserError
 
 DEFAULTS = options.DEFAULTS
@@ -72,6 +72,7 @@ def train(
     from fdcnet.data.sources import open_dataset
     from fdcnet.runtime.tensorboard import TensorBoard
     from fdcnet.training.run import train as run_training
+    from fdcnet.training.run_folder import resume_point
 
     config = settings.load(
         recipe,
@@ -94,7 +95,7 @@ def train(
     for note in dataset.notes:
         console.print(note, markup=False)
     run_dir = out or Path("runs") / f"{dataset.name}-{config.model.backbone}-{config.method}-s{config.seed}"
-    try:
+    with stop_message(lambda: _how_to_continue(resume_point(run_dir))):
         results = run_training(
             config,
             dataset,
@@ -104,9 +105,6 @@ def train(
             listener=TensorBoard(run_dir / "tensorboard", watcher()) if log else watcher(),
             cache_dir=cache,
         )
-    except KeyboardInterrupt:
-        errors.print("To continue from the last checkpoint, run the same command with --resume.")
-        raise
     console.print(f"Model: {run_dir / 'model'}", markup=False)
     _report(run_dir, results)
 
@@ -121,3 +119,9 @@ def _report(run_dir: Path, results: dict[str, Any]) -> None:
         return
     console.print(to_rich(results_table({results["method"]: results}, BRIEF, split=())))
     console.print(f"Report: {write_report([run_dir], run_dir / 'report.html')}", markup=False)
+
+
+def _how_to_continue(point: str | None) -> str:
+    if point is None:
+        return "Stopped. Nothing was written."
+    return f"Stopped. To continue from {point}, run the same command with --resume."

@@ -161,7 +161,7 @@ class TrainConfig(Section):
     """Record training steps as CUDA graphs, which makes them about twice as fast. No effect on a CPU."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     checkpoint_minutes: float = number(2.0, at_least=0)
-    """Write a checkpoint at the end of an epoch once this many minutes have passed, and at the end of each phase."""
+    """Minutes between checkpoints. Each phase also ends with one, and so does a run stopped by Ctrl-C or SIGTERM."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from fdcnet.training.checks import refuse_impossible
 from fdcnet.training.discriminant import can_fit
 from fdcnet.training.exemplars import keep_exemplars
 from fdcnet.training.loop import Diverged
-from fdcnet.training.run_folder import RunFolder
+from fdcnet.training.run_folder import RunFolder, resume_point
 from fdcnet.training.seeding import seed_of
 from fdcnet.training.task import learn_task, refit_discriminant
 
@@ -89,6 +89,8 @@ class TrainingRun:
             if resumed:
                 leaving.enter_context(locked(self.folder.path))
             state = self._start(resume, base_model)
+            if resume:
+                self._say_where()
             self._open_photos(state)
             self.folder.open(resume, describe(self.runtime.device), base_model)
             if not resumed:
@@ -100,6 +102,11 @@ class TrainingRun:
             except Diverged as error:
                 self.folder.record.write_run(failed=str(error).splitlines()[0])
                 raise
+
+    def _say_where(self) -> None:
+        point = resume_point(self.folder.path)
+        none = f"There is no run in {self.folder.path} yet. Starting from the beginning."
+        self.listener.note(f"Resuming from {point}." if point else none)
 
     def _run_tasks(self, state: State) -> dict[str, Any]:
         for task in self.stream:

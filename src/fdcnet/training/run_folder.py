@@ -3,11 +3,13 @@
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fdcnet.config import Config, Protocol, from_dict, leaves, protocol_names, to_dict
 from fdcnet.data.records import Task
@@ -18,10 +20,12 @@ from fdcnet.evaluation.table import Table
 from fdcnet.methods.base import Method, Phase, State
 from fdcnet.runtime.clock import Clock
 from fdcnet.runtime.listener import Epoch
-from fdcnet.store.bundle import read_description, settings_as_written
+from fdcnet.store.bundle import has_bundle, read_description, settings_as_written
 from fdcnet.store.record import RunRecord, commit, environment, truncate_metrics
-from fdcnet.training import checkpoint, optim
+from fdcnet.training import checkpoint
 from fdcnet.training.checkpoint import Checkpoint, Position
+from fdcnet.training.loop import Sums
+from fdcnet.training.stop import StopRequest, deferred_signals
 from fdcnet.training.task import Journal
 
 # facts that are copied into each result
@@ -73,7 +77,9 @@ class RunFolder(Journal):
     def refuse_other_run(self, base_model: Path | None) -> None:
         recorded = self.record.run()
         if recorded.get("finished"):
-            raise UserError(f"{self.path} is already complete.", "Choose another folder.")
+            no_report = not (self.path / "report.html").exists()
+            remedy = f"Write its report with 'fdcnet report {self.path}', or choose" if no_report else "Choose"
+            raise UserError(f"{self.path} is already complete.", f"{remedy} another folder.")
         if other := _other_settings(_started_with(recorded["config"]), to_dict(self.config)):
             raise UserError(
                 f"{self.path} was started with different settings: {', '.join(other)}.",
@@ -111,18 +117,18 @@ class RunFolder(Journal):
         self.last_save = time.monotonic()
         return saved
 
-    def epoch_ended(
-        self, state: State, phase: Phase, position: Position, epoch: Epoch, optimizer: torch.optim.Optimizer
-    ) -> None:
-        self._record_epoch(position.task, phase, epoch)
-        waited = time.monotonic() - self.last_save
-        if epoch.number == phase.epochs or waited > 60 * self.config.train.checkpoint_minutes:
-            momenta = optim.momenta(optimizer, phase)
-            with self.clock("write"):
-                checkpoint.save_checkpoint(self.path, position, state.network, momenta, state.task_modules)
-            self.last_save = time.monotonic()
+    def stopping(self) -> AbstractContextManager[StopRequest]:
+        return deferred_signals()
 
-    def _record_epoch(self, task: int, phase: Phase, epoch: Epoch) -> None:
+    def is_due(self) -> bool:
+        return time.monotonic() - self.last_save > 60 * self.config.train.checkpoint_minutes
+
+    def save(self, state: State, position: Position, momenta: Mapping[str, Tensor], sums: Sums) -> None:
+        with self.clock("write"):
+            checkpoint.save_checkpoint(self.path, position, state.network, momenta, state.task_modules, sums.tensors)
+        self.last_save = time.monotonic()
+
+    def record_epoch(self, task: int, phase: Phase, epoch: Epoch) -> None:
         self.record.append_metrics(
             {
                 "task": task,
@@ -248,3 +254,17 @@ def _other_settings(recorded: dict[str, Any], given: dict[str, Any]) -> list[str
         settings["data.path"] = str(Path(str(settings["data.path"])).resolve())
     keys = [key for key in old | new if old.get(key) != new.get(key)]
     return [f"{key} was {old.get(key)}, is {new.get(key)}" for key in keys]
+
+
+def resume_point(run_dir: Path) -> str | None:
+    """Where `resume` continues a run, in words. None if there is no run yet."""
+    if not RunRecord(run_dir).exists():
+        return None
+    model = run_dir / "model"
+    task = 1 + (len(read_description(model)["task_sizes"]) if has_bundle(model) else 0)
+    position = checkpoint.read_position(run_dir)
+    if position and position.task == task:
+        return str(position)
+    if task > 1 and not (run_dir / "predictions" / f"task-{task - 1}.csv.gz").exists():
+        return f"the evaluation of task {task - 1}"
+    return f"the start of task {task}" if task <= len(RunRecord(run_dir).run()["tasks"]) else "the results"
