@@ -124,6 +124,21 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the lock of this folder now. The file alone may be the rest of a killed one."""
+    from filelock import FileLock, Timeout
+
+    if not (folder / LOCK).exists():
+        return False
+    lock = FileLock(folder / LOCK, blocking=False, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
 def open_regular(path: Path, follow_links: bool = True) -> BinaryIO:
     """Open for reading. Refuses devices and pipes, which could block for ever, and links where asked to."""
     flags = os.O_RDONLY | _BINARY | _NON_BLOCKING | (0 if follow_links else _NO_FOLLOW)

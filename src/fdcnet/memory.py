@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fdcnet.data.cache import PixelCache
+from fdcnet.data.pixels import Pixels, join
 from fdcnet.errors import UserError
 
 HeldOut = PixelCache
@@ -75,9 +76,9 @@ class ExemplarMemory:
         self.pixels[label] = pixels.cpu().clone()
         self.names[label] = list(names)
 
-    def all_pixels(self) -> Tensor:
+    def all_pixels(self) -> Pixels:
         """(M, S, S, 3), in the order of `all_labels`"""
-        return torch.cat([self.pixels[label] for label in sorted(self.pixels)])
+        return join([self.pixels[label] for label in sorted(self.pixels)])
 
     def all_labels(self) -> Tensor:
         """(M,)"""

@@ -24,6 +24,7 @@ from fdcnet.cli import app, main
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.models.backbones import build_backbone
 from fdcnet.teaching.learn import learn
+from fdcnet.training.run_folder import resume_point
 
 SMALL = (
     *("--backbone", "tiny", "--weights", "none", "--device", "cpu"),
@@ -228,7 +229,8 @@ def test_an_existing_run_is_not_overwritten(trained: tuple[Path, str], call: Cal
     assert "already holds a finished run" in error
 
 
-def test_an_interrupted_run_says_how_to_go_on(photos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_says_how_to_go_on(number: signal.Signals, code: int, photos: Path, tmp_path: Path) -> None:
     command = ("train", str(photos), *SMALL, "--set", "train.base_epochs=100000", "-o", "run")
     process = subprocess.Popen(
         [sys.executable, "-m", "fdcnet", *command],
@@ -243,13 +245,16 @@ def test_an_interrupted_run_says_how_to_go_on(photos: Path, tmp_path: Path) -> N
         deadline = time.monotonic() + 180
         while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, error = process.communicate(timeout=180)
     finally:
         process.kill()
-    assert process.returncode == 130
-    assert "--resume" in error
+    assert process.returncode == code
+    point = resume_point(tmp_path / "run")
+    assert f"Stopped. To continue from {point}, run the same command with --resume." in error
+    assert point is not None and point.startswith("task 1, phase main, ")
     assert "Traceback" not in error
+    assert not (tmp_path / "run" / "lock").exists()
 
 
 # The small verbs
@@ -347,8 +352,25 @@ assert not heavy, heavy
     assert done.returncode == 0, done.stderr
 
 
-def test_the_shell_completes_values(tmp_path: Path) -> None:
-    words = {"COMP_WORDS": "fdcnet train --method base", "COMP_CWORD": "3", "_FDCNET_COMPLETE": "complete_bash"}
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    call("--version")
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    call("--version")
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("fdcnet train --method base", "baseline"),
+        ("fdcnet learn --backbone mobile", "mobilenet_v1"),
+        ("fdcnet train --recipe cub200-mobilenet_v1-fo", "cub200-mobilenet_v1-foster"),
+    ],
+)
+def test_the_shell_completes_values(line: str, expected: str, tmp_path: Path) -> None:
+    words = {"COMP_WORDS": line, "COMP_CWORD": "3", "_FDCNET_COMPLETE": "complete_bash"}
     done = subprocess.run(
         [sys.executable, "-c", "from fdcnet.cli import app; app(prog_name='fdcnet')"],
         env={**surroundings(tmp_path), **words},
@@ -356,7 +378,7 @@ def test_the_shell_completes_values(tmp_path: Path) -> None:
         encoding="utf-8",
         check=False,
     )
-    assert done.stdout.split() == ["baseline"], done.stderr
+    assert done.stdout.split() == [expected], done.stderr
 
 
 @pytest.mark.parametrize("verb", ["history", "rollback", "predict", "evaluate", "export"])

@@ -2,16 +2,20 @@
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from fdcnet import Localizer
+from fdcnet import Localizer, Prediction
+from fdcnet.cli.predict import write_predictions
+from fdcnet.inference.writers import CsvWriter, JsonWriter
 
 
 def fdcnet(*arguments: str | Path, cwd: Path, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
@@ -86,6 +90,40 @@ def test_bad_photos_are_listed_and_skipped(model: Path, damaged: Path, tmp_path:
     assert done.returncode == 2
     assert "No photo could be read" in done.stderr
     assert not (tmp_path / "out.json").exists()
+
+
+def test_a_jpeg_with_another_name_does_not_lose_the_answers(model: Path, taught: Path, tmp_path: Path) -> None:
+    photos = tmp_path / "phone"
+    photos.mkdir()
+    for name, file in zip(("IMG_0042.HEIC", "b.JPG"), (taught / "photos" / "test").rglob("*.jpg"), strict=False):
+        shutil.copy(file, photos / name)
+    done = fdcnet("predict", model, "phone", "--save", "seen", "--json", "answers.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [Path(answer["source"]).name for answer in json.loads((tmp_path / "answers.json").read_text())] == [
+        *("IMG_0042.HEIC", "b.JPG")
+    ]
+    assert sorted(file.name for file in (tmp_path / "seen").iterdir()) == ["IMG_0042.HEIC.jpg", "b.JPG"]
+    assert {Image.open(file).format for file in (tmp_path / "seen").iterdir()} == {"JPEG"}
+
+
+def test_files_hold_what_was_done_before_a_stop(
+    model: Path, taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    localizer = Localizer.load(model, device="cpu")
+    photos = sorted((taught / "photos" / "test").rglob("*.jpg"))
+    json_file, csv_file, lines = (tmp_path / name for name in ("a.json", "a.csv", "a.jsonl"))
+
+    def stopped() -> Iterator[Prediction]:
+        yield from localizer.predict(photos[:2])
+        assert len(lines.read_text().splitlines()) == 2 and not json_file.exists()
+        raise KeyboardInterrupt
+
+    writers = [JsonWriter(json_file, localizer.classes), CsvWriter(csv_file, localizer.classes)]
+    with pytest.raises(KeyboardInterrupt):
+        write_predictions(stopped(), [*writers, JsonWriter(lines, localizer.classes)], quiet=True)
+    assert [answer["source"] for answer in json.loads(json_file.read_text())] == [str(photo) for photo in photos[:2]]
+    assert len(csv_file.read_text().splitlines()) == 3
+    assert "The files hold the photos done so far." in capsys.readouterr().err
 
 
 def test_photos_with_one_yolo_name_do_not_affect_other_files(model: Path, damaged: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fdcnet.methods import METHODS
 from fdcnet.training.run import train
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+KINDS = ("losses", "unweighted")  # weighted, and without weights
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -24,11 +25,12 @@ def test_losses_are_what_they_were(
 ) -> None:
     train(small_config(name), small_dataset, tmp_path / "run")
     lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    curve = {f"{line['task']} {line['phase']} {line['epoch']}": line["losses"] for line in lines}
+    curve = {f"{line['task']} {line['phase']} {line['epoch']}": {kind: line[kind] for kind in KINDS} for line in lines}
     file = GOLDEN / f"{name}.json"
     if os.environ.get("FDCNET_WRITE_GOLDEN"):
         file.write_text(json.dumps(curve, indent=1) + "\n")
     golden = json.loads(file.read_text())
     assert curve.keys() == golden.keys()
     for epoch, losses in golden.items():
-        assert curve[epoch] == pytest.approx(losses, rel=0.02, abs=0), epoch
+        for kind in KINDS:
+            assert curve[epoch][kind] == pytest.approx(losses[kind], rel=0.02, abs=0), f"{epoch}, {kind}"

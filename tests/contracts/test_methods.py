@@ -23,6 +23,7 @@ from fdcnet.models.network import new_network
 from fdcnet.runtime.listener import Epoch, Listener
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.bundle import load_bundle
+from fdcnet.training.checkpoint import read_position
 from fdcnet.training.run import train
 from fdcnet.training.task import learn_task
 
@@ -84,17 +85,19 @@ class Killed(Exception):
 
 
 class KillAt(Listener):
-    """Dies after so many epochs, in the middle of everything."""
+    """Dies in this step (1-based) after so many epochs, before its checkpoint."""
 
-    def __init__(self, epochs: int) -> None:
-        self.left = epochs
+    def __init__(self, epochs: int, step: int = 1) -> None:
+        self.epochs, self.steps = epochs, step
 
     def epoch_ended(self, epoch: Epoch) -> None:
-        self.left -= 1
+        self.epochs -= 1
 
     def step(self, num_images: int) -> None:
-        if self.left == 0:
-            raise Killed
+        if self.epochs == 0:
+            self.steps -= 1
+            if self.steps == 0:
+                raise Killed
 
 
 def gone_on(config: Config, dataset: Dataset, run: Path) -> dict[str, Any]:
@@ -105,15 +108,17 @@ def gone_on(config: Config, dataset: Dataset, run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize(("epochs", "step"), [(1, 2), (3, 1)])
 def test_a_killed_run_goes_on_exactly(
-    name: str, epochs: int, small_dataset: Dataset, tmp_path: Path, small_config: Make
+    name: str, epochs: int, step: int, small_dataset: Dataset, tmp_path: Path, small_config: Make
 ) -> None:
     if epochs > 2 and find_method(name).one_task:
         epochs = 1
     whole = train(small_config(name), small_dataset, tmp_path / "whole")
     with pytest.raises(Killed):
-        train(small_config(name), small_dataset, tmp_path / "killed", listener=KillAt(epochs))
+        train(small_config(name), small_dataset, tmp_path / "killed", listener=KillAt(epochs, step))
+    position = read_position(tmp_path / "killed")
+    assert position is not None and position.steps_done == step - 1
     resumed = gone_on(small_config(name), small_dataset, tmp_path / "killed")
     assert same(tensors(tmp_path / "whole"), tensors(tmp_path / "killed"))
     assert resumed == whole

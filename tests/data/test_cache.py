@@ -394,7 +394,8 @@ def test_a_full_disk_says_how_much_is_needed(
     records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = records * 1000
-    with pytest.raises(UserError, match=r"6000 photos need 72000000\.00 GB, but FDCNET_CACHE_GB allows 100\.00 GB"):
+    needed = r"6000 photos need 72000000\.00 GB, or about 9000000\.00 GB as JPEG"
+    with pytest.raises(UserError, match=needed + r", but FDCNET_CACHE_GB allows 100\.00 GB"):
         PixelCache.build(many, 2_000_000, tmp_path / "cache", CPU)
     monkeypatch.setenv("FDCNET_CACHE_GB", "1e12")
     with pytest.raises(UserError, match=r"disk is full: .* needs 72000000\.00 GB"):

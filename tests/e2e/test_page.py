@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -492,6 +493,148 @@ def test_folders_become_classes(browser: Any, server: tuple[str, Path], photos: 
     assert set(names) == set(photos.classes)
     expect(page.locator(".card").nth(names[photos.classes[2]]).locator("img")).to_have_count(6)
     expect(page.locator("#start")).to_be_enabled()
+    visit.check_accessibility()
+    visit.end()
+
+
+def choose_folders(page: Any, photos: Dataset, tmp_path: Path, *names: str) -> None:
+    """Three photos of each class."""
+    for record in of(photos.test, *names):
+        if len(list((tmp_path / "set" / record.label).glob("*"))) < 3:
+            (tmp_path / "set" / record.label).mkdir(parents=True, exist_ok=True)
+            shutil.copy(record.path, tmp_path / "set" / record.label)
+    page.click("nav >> text=Label")
+    page.set_input_files("#label-folder", tmp_path / "set")
+
+
+def screen_box(page: Any) -> dict[str, float]:
+    return dict(page.locator("#label-boxes rect.found").bounding_box())
+
+
+def test_check_boxes_with_mouse_and_keyboard(
+    browser: Any, server: tuple[str, Path], photos: Dataset, tmp_path: Path
+) -> None:
+    visit = Visit(browser, server[0], viewport={"width": 1280, "height": 1000})
+    page, expect = visit.page, playwright.expect
+    choose_folders(page, photos, tmp_path, *photos.classes[:2])
+    expect(page.locator("#label-chosen")).to_have_text("2 classes, 6 photos")
+    visit.check_accessibility()
+    page.click("#label-start")
+    tiles = page.locator("#label-tiles .tile")
+    expect(tiles).to_have_count(6)
+    sure = [int(re.findall(r"(\d+).%", tile.text_content())[0]) for tile in tiles.all()]
+    assert sure == sorted(sure)
+    visit.check_accessibility()
+
+    def photo(number: int) -> dict[str, Any]:
+        answer: dict[str, Any] = page.evaluate("fetch('api/labels').then(answer => answer.json())")["photos"][number]
+        return answer
+
+    # Drag the lower right corner, then the box, then draw another one.
+    place, state = page.locator("#label-place"), page.locator("#label-state")
+    expect(place).to_have_text("Photo 1 of 6")
+    stage, before, found = page.locator("#label-boxes").bounding_box(), screen_box(page), photo(0)["found"]
+    pixel = photo(0)["width"] / stage["width"]
+    right, bottom = before["x"] + before["width"], before["y"] + before["height"]
+    inside = (before["x"] + before["width"] / 2, before["y"] + before["height"] / 2)
+    drag(page, (right, bottom), inside)
+    expect(state).to_contain_text("Corrected")
+    half = [found[0], found[1], (found[0] + found[2]) / 2, (found[1] + found[3]) / 2]
+    assert photo(0)["box"] == pytest.approx(half, abs=1) and photo(0)["reviewed"]
+    smaller = screen_box(page)
+    middle = (smaller["x"] + smaller["width"] / 2, smaller["y"] + smaller["height"] / 2)
+    drag(page, middle, (middle[0] - 3000, middle[1]))  # it stops at the edge
+    visit.until("document.querySelector('#label-boxes rect.found').getAttribute('x') === '0'")
+    page.wait_for_timeout(200)
+    assert photo(0)["box"] == pytest.approx([0, half[1], half[2] - half[0], half[3]], abs=1)
+    page.click("#label-reject")
+    expect(place).to_have_text("Photo 2 of 6")
+    assert photo(0)["box"] is None
+    page.keyboard.press("p")
+    expect(state).to_contain_text("Rejected")
+    expect(page.locator("#label-boxes rect")).to_have_count(0)
+    corner = (stage["x"] + 0.25 * stage["width"], stage["y"] + 0.25 * stage["height"])
+    drag(page, corner, (stage["x"] + 0.75 * stage["width"], stage["y"] + 0.5 * stage["height"]))
+    expect(state).to_contain_text("Corrected")
+    assert photo(0)["box"] == pytest.approx([14, 14, 42, 28], abs=2 * pixel)
+
+    # The keyboard alone.
+    page.keyboard.press("n")
+    expect(place).to_have_text("Photo 2 of 6")
+    found = photo(1)["found"]
+    page.locator("#label-boxes [aria-label^='Upper left']").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowDown")
+    expect(state).to_contain_text("Corrected")
+    page.wait_for_timeout(200)
+    moved = [found[0] + 0.56, found[1] + 5 * 0.56, found[2], found[3]]  # one and five percent of 56 pixels
+    assert photo(1)["box"] == pytest.approx(moved, abs=0.01)
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Upper left corner")
+    page.keyboard.press("a")
+    expect(place).to_have_text("Photo 3 of 6")
+    page.keyboard.press("a")
+    expect(place).to_have_text("Photo 4 of 6")
+    page.keyboard.press("r")
+    expect(place).to_have_text("Photo 5 of 6")
+    expect(page.locator("#label-summary")).to_have_text("6 photos: 4 checked, 1 of them rejected.")
+    expect(tiles.nth(2)).to_contain_text("Accepted")
+    visit.check_accessibility()
+
+    # It is all there after a reload, and in the archive.
+    page.reload()
+    expect(place).to_have_text("Photo 5 of 6")
+    expect(tiles.nth(3)).to_contain_text("Rejected")
+    page.select_option("#label-format", "csv")
+    with page.expect_download() as started:
+        page.click("#label-export")
+    with zipfile.ZipFile(started.value.path()) as archive:
+        rows = archive.read("boxes.csv").decode().splitlines()[1:]
+    assert started.value.suggested_filename == "labels-csv.zip"
+    assert len(rows) == 5 and [row[-1] for row in rows] == ["1", "1", "1", "0", "0"]
+    assert [float(value) for value in rows[1].split(",")[2:6]] == pytest.approx(moved, abs=0.01)
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.click("#label-discard")
+    expect(page.locator("#label-form")).to_be_visible()
+    visit.end()
+
+
+def drag(page: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
+    page.mouse.move(*start)
+    page.mouse.down()
+    page.mouse.move(*end, steps=4)
+    page.mouse.up()
+
+
+def test_check_boxes_with_a_finger_and_teach_unknown_classes(
+    browser: Any, server: tuple[str, Path], photos: Dataset, tmp_path: Path
+) -> None:
+    visit = Visit(browser, server[0], **PHONE)
+    page, expect, new = visit.page, playwright.expect, photos.classes[2]
+    wide = "document.documentElement.scrollWidth"
+    choose_folders(page, photos, tmp_path, photos.classes[0], new)
+    expect(page.locator("#label-start")).to_be_disabled()
+    expect(page.locator("#label-unknown")).to_contain_text(f"The model does not know {new}.")
+    assert page.evaluate(wide) == 320
+    page.click("#label-teach")
+    expect(page.locator(".card input[type=text]")).to_have_value(new)
+    expect(page.locator(".card .thumbs img")).to_have_count(3)
+    page.click("nav >> text=Label")
+    page.locator("#label-groups li", has_text="does not know").locator("button").click()
+    page.click("#label-start")
+    expect(page.locator("#label-tiles .tile")).to_have_count(3)
+    assert page.evaluate(wide) == 320
+
+    page.locator("#label-stage").scroll_into_view_if_needed()
+    box = screen_box(page)
+    finger = visit.context.new_cdp_session(page)
+    for kind, x in (("touchStart", box["x"]), ("touchMove", box["x"] + 5), ("touchMove", box["x"] + 20)):
+        point = {"x": x, "y": box["y"]}
+        finger.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [point]})
+    finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    expect(page.locator("#label-state")).to_contain_text("Corrected")
+    assert screen_box(page)["x"] == pytest.approx(box["x"] + 20, abs=3)
+    page.locator("#label-accept").tap()
+    expect(page.locator("#label-place")).to_have_text("Photo 2 of 3")
     visit.check_accessibility()
     visit.end()
 

@@ -55,6 +55,11 @@ def test_a_prediction_has_class_box_map_and_the_best_classes(localizer: Localize
     assert "heat" not in repr(found)
 
 
+def test_a_localizer_shows_what_it_knows(localizer: Localizer) -> None:
+    first = ", ".join(localizer.classes[:3])
+    assert repr(localizer) == f"<Localizer: 4 classes ({first}, ...), tiny, cpu>"
+
+
 def test_boxes_and_classes_are_those_of_the_evaluation(taught: Path, localizer: Localizer, photos: list[Path]) -> None:
     changes = {"frame": "image", "crops": 1, "map": "class"}
     _, table = evaluate(taught / "run" / "model", str(taught / "photos"), protocol=changes, device="cpu")

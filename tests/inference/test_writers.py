@@ -232,6 +232,14 @@ def test_overlays_never_overwrite_a_photo(tmp_path: Path) -> None:
         writer.add(own)
 
 
+def test_a_drawing_that_fails_is_skipped(tmp_path: Path) -> None:
+    gone = prediction("a.jpg", 0)
+    object.__setattr__(gone, "photo", Photo(tmp_path / "a.jpg", "a.jpg"))
+    with OverlayWriter(tmp_path / "out", CLASSES) as writer:
+        writer.add(gone)
+    assert writer.skipped == ["no drawing of a.jpg: No such file or directory"]
+
+
 def test_a_file_in_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for writer in (

@@ -58,6 +58,16 @@ def test_scores_below_zero_count_as_none(background: float, image: float) -> Non
     assert value.item() == 0
 
 
+def test_masks_are_shifted_by_quantiles_of_the_logistic_distribution() -> None:
+    # Positions 0.5, 0.5 + 0.618 - 1 = 0.118 and 0.736; a logit of zero becomes the position itself.
+    masks = bas.shifted_masks(torch.zeros(3, 1, 1, 1))
+    assert masks.flatten().tolist() == pytest.approx([0.5, 0.118, 0.736], abs=1e-3)
+    many = bas.shifted_masks(torch.zeros(64, 1, 1, 1)).flatten()
+    assert many.sort().values.tolist() == pytest.approx([(i + 0.5) / 64 for i in range(64)], abs=0.02)
+    # sigmoid(1) = 0.731 at position 0.5; odds 2.718 x 0.134 at position 0.118
+    assert bas.shifted_masks(torch.ones(2, 1, 1, 1)).flatten().tolist() == pytest.approx([0.731, 0.267], abs=1e-3)
+
+
 def test_class_score_pools_the_map_of_each_samples_class() -> None:
     score_map = torch.arange(16.0).reshape(2, 2, 2, 2)  # channel means 1.5, 5.5, 9.5, 13.5
     assert bas.class_score(score_map, tensor([1, 0])).tolist() == [5.5, 9.5]

@@ -39,13 +39,20 @@ def test_the_background_score_moves_the_mask_alone() -> None:
     assert all(torch.equal(value, statistics[name]) for name, value in network.named_buffers())
 
 
-def test_erased_batches_are_normalised_by_their_own_statistics() -> None:
+def test_erased_features_are_normalised_as_in_use_unless_asked_otherwise() -> None:
     network = make(backbone="mobilenet_v1").train()
+    network.classifier.tail.eval()
+    network.classifier.tail[0].train()
+    modes = [module.training for module in network.modules()]
     features = network(torch.randn(4, 3, 64, 64)).features
     masks, labels = torch.full((4, 1, 8, 8), 0.5), torch.zeros(4, dtype=torch.int64)
-    in_training = network.background_score(features, masks, labels)
+    running = network.background_score(features, masks, labels)
+    own = network.background_score(features, masks, labels, own_statistics=True)
+    assert [module.training for module in network.modules()] == modes
     network.eval()
-    assert not torch.allclose(in_training, network.background_score(features, masks, labels))
+    in_use = network.classifier.score_of(features * 0.5, labels)
+    torch.testing.assert_close(running, in_use)
+    assert not torch.allclose(own, in_use)
 
 
 @pytest.mark.parametrize("classifier", ["linear", "cosine"])

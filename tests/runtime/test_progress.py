@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import fdcnet
 from fdcnet.config import Config
 from fdcnet.data.records import Dataset
+from fdcnet.data.synthetic import make_synthetic
 from fdcnet.runtime.listener import Listener
 from fdcnet.runtime.progress import OFF, Bars, default_listener
 from fdcnet.training.run import train
@@ -42,3 +44,23 @@ def test_a_run_caches_decoded_photos_by_default(
     monkeypatch.setenv("FDCNET_CACHE", str(tmp_path / "cache"))
     train(small_config("finetune", "train.step_epochs=1"), small_dataset, tmp_path / "run")
     assert any((tmp_path / "cache").iterdir())
+
+
+def test_a_lesson_shows_bars_and_caches_photos_unless_told_not_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("FDCNET_CACHE", str(tmp_path / "cache"))
+    make_synthetic(tmp_path / "photos", num_classes=2, train_per_class=4, test_per_class=1, size=40)
+    settings = ("data.size=40", "data.crop=32", "model.head_width=16")
+    tiny = {"backbone": "tiny", "weights": "none", "epochs": 1, "device": "cpu", "overrides": settings}
+
+    fdcnet.learn(tmp_path / "quiet", tmp_path / "photos", cache=False, progress=False, **tiny)
+    assert not (tmp_path / "cache").exists() and not capsys.readouterr().out
+    fdcnet.label(tmp_path / "photos" / "train", tmp_path / "unseen", model=tmp_path / "quiet", progress=False)
+    assert not capsys.readouterr().out
+
+    fdcnet.learn(tmp_path / "shown", tmp_path / "photos", **tiny)
+    assert any((tmp_path / "cache").iterdir()) and "opening photos" in capsys.readouterr().out
+    fdcnet.label(tmp_path / "photos" / "train", tmp_path / "boxes", model=tmp_path / "shown")
+    assert "boxing" in capsys.readouterr().out

@@ -47,7 +47,7 @@ def after(small_config: Callable[..., Config]) -> Callable[..., State]:
 
 @pytest.mark.parametrize("share", [None, 0, 0.9])
 def test_what_has_measured_goes_on_whatever_the_share_is_now(after: Callable[..., State], share: float | None) -> None:
-    """Also what the model does not hold any more."""
+    """Also photos that the model no longer holds."""
     first = split_photos(None, photos(range(20)), photos(NOTHING), None)
     again = split_photos(after(first), photos(range(30)), photos(NOTHING), share)
     assert len(first.test) == 4 and set(shown(first.test)) <= set(shown(again.test))

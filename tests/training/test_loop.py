@@ -11,7 +11,7 @@ from fdcnet.data.records import Batch
 from fdcnet.methods.base import Losses, Phase
 from fdcnet.runtime.listener import Epoch
 from fdcnet.training import optim
-from fdcnet.training.loop import GUARD_EVERY, Diverged, run_phase
+from fdcnet.training.loop import GUARD_EVERY, Diverged, Done, Sums, run_phase
 from fdcnet.training.step import Step
 
 NO_AUTOCAST = torch.autocast("cpu", enabled=False)
@@ -33,7 +33,7 @@ def phase_of(
     return Phase("main", epochs, {"weight": weight}, losses, (), config)
 
 
-def run(phase: Phase, values: tuple[float, ...], first_epoch: int = 1) -> tuple[list[Epoch], list[int]]:
+def run(phase: Phase, values: tuple[float, ...], done: Done | None = None) -> tuple[list[Epoch], list[int]]:
     epochs: list[Epoch] = []
     steps: list[int] = []
     run_phase(
@@ -41,8 +41,8 @@ def run(phase: Phase, values: tuple[float, ...], first_epoch: int = 1) -> tuple[
         batches_of(*values),
         len(values),
         Step(optim.make_optimizer(phase), NO_AUTOCAST),
-        first_epoch,
-        on_step=steps.append,
+        done,
+        on_step=lambda num_images, done: steps.append(num_images),
         on_epoch=epochs.append,
     )
     return epochs, steps
@@ -72,9 +72,37 @@ def test_the_rate_follows_the_steps_of_the_whole_phase() -> None:
 def test_it_begins_where_it_is_told() -> None:
     weight = nn.Parameter(torch.tensor(1.0))
     phase = phase_of(weight, lambda batch: {"a": weight}, epochs=3)
-    epochs, _ = run(phase, (1.0,), first_epoch=3)
+    epochs, _ = run(phase, (1.0,), Done(epochs=2))
     assert [epoch.number for epoch in epochs] == [3]
-    assert run(phase, (1.0,), first_epoch=4)[0] == []  # all done before the kill
+    assert run(phase, (1.0,), Done(epochs=3))[0] == []  # all done before the kill
+
+
+def test_it_continues_inside_an_epoch_with_the_losses_so_far() -> None:
+    # Step 1 of epoch 2 has been done with a loss of 7; the others are w x = 2 and 4, so their mean is 13 / 3.
+    weight = nn.Parameter(torch.tensor(1.0))
+    phase = replace(
+        phase_of(weight, lambda batch: {"a": weight * batch.images[0, 0, 0, 0]}, epochs=2),
+        weights={"a": 0.0},
+    )
+    so_far = Sums({'["a"]': torch.tensor([[0.0], [7.0], [1.0]])})
+    [epoch], steps = run(phase, (1.0, 2.0, 4.0), Done(1, 1, so_far))
+    assert epoch.number == 2
+    assert epoch.losses == {"a": 0.0}
+    assert epoch.unweighted == pytest.approx({"a": 13 / 3})
+    assert steps == [2, 2]
+
+
+def test_every_step_says_how_far_the_phase_has_come() -> None:
+    weight, seen = nn.Parameter(torch.tensor(1.0)), []
+    phase = phase_of(weight, lambda batch: {"a": weight}, epochs=2)
+    run_phase(
+        phase,
+        batches_of(1.0, 1.0),
+        2,
+        Step(optim.make_optimizer(phase), NO_AUTOCAST),
+        on_step=lambda num_images, done: seen.append((done.epochs, done.steps)),
+    )
+    assert seen == [(0, 1), (0, 2), (1, 1), (1, 2)]
 
 
 def test_only_the_named_modules_are_in_train_mode() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,14 @@ from fdcnet.data.records import Dataset, Task
 from fdcnet.errors import UserError
 from fdcnet.files import locked
 from fdcnet.methods.base import State
+from fdcnet.models.network import new_network
 from fdcnet.runtime.listener import Epoch, Listener
 from fdcnet.store.bundle import load_bundle
 from fdcnet.store.record import RunRecord, read_json
-from fdcnet.training.checkpoint import FILE
+from fdcnet.training.checkpoint import FILE, read_checkpoint, save_checkpoint
 from fdcnet.training.run import train
+from fdcnet.training.run_folder import resume_point
+from fdcnet.training.stop import Terminated
 
 Make = Callable[..., Config]
 
@@ -125,6 +129,27 @@ def test_a_run_from_a_base_model_can_be_resumed_without_it(
     resumed = train(config, small_dataset, tmp_path / "killed", resume=True)
     assert without_making(resumed) == without_making(whole)
     assert models_equal(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_the_first_task_alone_makes_a_base_model(small_dataset: Dataset, small_config: Make, tmp_path: Path) -> None:
+    """Also in a shuffled order, whose first classes are not the first ones of the data."""
+    order = ("data.order=seeded", "data.order_seed=3")
+    first = train(small_config("finetune", "data.tasks=1", *order), small_dataset, tmp_path / "base")
+    assert [task["num_classes"] for task in first["tasks"]] == [2]
+    base = tmp_path / "base" / "model"
+    taken = train(small_config("baseline", *order), small_dataset, tmp_path / "taken", base_model=base)
+    whole = train(small_config("baseline", *order), small_dataset, tmp_path / "whole")
+    assert without_making(taken) == without_making(whole)
+
+
+def test_joint_training_is_scored_by_the_groups_of_the_stream(
+    small_dataset: Dataset, small_config: Make, tmp_path: Path
+) -> None:
+    results = train(small_config("joint", "data.base_classes=1", "data.step_classes=2"), small_dataset, tmp_path / "a")
+    assert [group["num_classes"] for group in results["groups"]] == [1, 2, 1]
+    mean = sum(group["num_classes"] * group["top1_cls"] for group in results["groups"]) / 4
+    assert mean == pytest.approx(results["last"]["top1_cls"])  # every class has as many photos
+    assert "groups" not in train(small_config("joint", "data.base_classes=9"), small_dataset, tmp_path / "b")
 
 
 @pytest.mark.parametrize("override", ["model.head_width=24", "data.base_classes=3"])
@@ -240,8 +265,9 @@ def test_resuming_a_finished_run_says_so(small_dataset: Dataset, small_config: M
     config = small_config("joint", "train.base_epochs=1")
     train(config, small_dataset, tmp_path / "run")
     files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match="is already complete"):
+    with pytest.raises(UserError, match="is already complete") as caught:
         train(config, small_dataset, tmp_path / "run", resume=True)
+    assert f"fdcnet report {tmp_path / 'run'}" in caught.value.remedy  # killed before it was written
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
 
 
@@ -280,6 +306,78 @@ def test_epochs_that_are_run_again_are_recorded_once(
     resumed = train(config, small_dataset, tmp_path / "killed", resume=True)
     assert metric_lines(tmp_path / "killed") == [(1, "main", 1), (1, "main", 2), (2, "main", 1), (2, "main", 2)]
     assert without_making(resumed) == without_making(whole)
+
+
+class SignalAt(Listener):
+    """Sends a signal to this process in the middle of an epoch: two of its three steps are done."""
+
+    def __init__(self, task: int, number: signal.Signals) -> None:
+        self.task, self.number, self.now, self.steps = task, number, 0, 0
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def task_started(self, task: Task, num_tasks: int) -> None:
+        self.now = task.number
+
+    def step(self, num_images: int) -> None:
+        self.steps += self.now == self.task
+        if self.steps == 2:
+            signal.raise_signal(self.number)
+
+
+@pytest.mark.parametrize(("task", "number"), [(1, signal.SIGINT), (2, signal.SIGTERM)])
+def test_a_signal_writes_a_checkpoint_and_the_run_resumes_exactly(
+    task: int, number: signal.Signals, small_dataset: Dataset, small_config: Make, tmp_path: Path
+) -> None:
+    config = small_config("finetune", "train.checkpoint_minutes=100")
+    whole = train(config, small_dataset, tmp_path / "whole")
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        train(config, small_dataset, tmp_path / "stopped", listener=SignalAt(task, number))
+    assert isinstance(stop.value, Terminated) == (number == signal.SIGTERM)
+    assert signal.getsignal(number) is before
+    assert resume_point(tmp_path / "stopped") == f"task {task}, phase main, epoch 1, after step 2"
+
+    notes = Notes()
+    resumed = train(config, small_dataset, tmp_path / "stopped", resume=True, listener=notes)
+    assert notes.notes[0] == f"Resuming from task {task}, phase main, epoch 1, after step 2."
+    assert without_making(resumed) == without_making(whole)
+    assert models_equal(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_resuming_says_from_where(small_dataset: Dataset, small_config: Make, tmp_path: Path) -> None:
+    config, run = small_config("finetune", "train.checkpoint_minutes=100"), tmp_path / "run"
+    assert resume_point(run) is None
+    notes = Notes()
+    train(small_config("joint", "train.base_epochs=1"), small_dataset, tmp_path / "new", resume=True, listener=notes)
+    assert notes.notes[0] == f"There is no run in {tmp_path / 'new'} yet. Starting from the beginning."
+
+    with pytest.raises(Killed):
+        train(config, small_dataset, run, listener=KillInTask(1))
+    assert resume_point(run) == "the start of task 1"  # an epoch is done, but the checkpoint was not due
+    with pytest.raises(Killed):
+        train(config, small_dataset, run, resume=True, listener=KillAtMeasuring(1))
+    assert resume_point(run) == "the evaluation of task 1"
+    with pytest.raises(Killed):
+        train(config, small_dataset, run, resume=True, listener=KillInTask(2))
+    assert resume_point(run) == "the start of task 2"
+
+
+def test_a_checkpoint_that_does_not_fit_says_what_to_do(
+    small_dataset: Dataset, small_config: Make, tmp_path: Path
+) -> None:
+    config, run = small_config("finetune"), tmp_path / "run"
+    with pytest.raises(Killed):
+        train(config, small_dataset, run, listener=KillInTask(1))
+    saved = read_checkpoint(run)
+    assert saved is not None
+    network = new_network(config.model, 0)  # without classes, as if another version had made it
+    save_checkpoint(run, saved.position, network, {})
+    with pytest.raises(UserError, match=r"checkpoint .* does not fit this run: .*size mismatch") as caught:
+        train(config, small_dataset, run, resume=True)
+    assert "starts over from the last saved model" in caught.value.remedy
 
 
 def test_a_kill_after_the_last_measuring_loses_no_result(

@@ -32,7 +32,7 @@ def test_exemplars_of_new_classes_are_drawn_beforehand() -> None:
     photos = photos_of()
     assert (photos.num_new, photos.num_own, photos.num_drawn) == (20, 28, 8)
     assert photos.labels[28:].tolist() == [2] * 4 + [3] * 4
-    assert photos.pixels[:, 0, 0, 0].tolist() == photos.labels.tolist()
+    assert photos.pixels[:][:, 0, 0, 0].tolist() == photos.labels.tolist()
     assert photos.from_memory.tolist() == [False] * 20 + [True] * 16
     assert photos_of(draw=False).num_drawn == 0
 

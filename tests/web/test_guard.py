@@ -131,7 +131,7 @@ def test_a_body_must_arrive_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         limited = guard._limited(receive, 1000)
         while (await limited())["more_body"]:
             pass
-        await limited()  # the body is complete: no deadline any more
+        await limited()  # the body is complete: no deadline from here on
 
     anyio.run(send_after, 0.0, 0.1)
     with pytest.raises(guard.Refused, match="too slow"):

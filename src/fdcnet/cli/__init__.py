@@ -3,6 +3,7 @@
 Verbs import the library when they run, so that help and shell completion do not wait for torch.
 """
 
+import os
 import sys
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from fdcnet.cli import (
     predict,
     report,
     serve,
+    suite,
     train,
     verify,
     weights,
@@ -72,6 +74,7 @@ app.command("serve")(serve.serve)
 app.command("export")(export.export)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
+app.command("suite")(suite.suite)
 app.command("methods")(methods.methods)
 app.add_typer(data.app, name="data")
 app.add_typer(config.app, name="config")
@@ -80,7 +83,9 @@ app.command("doctor")(doctor.doctor)
 
 
 def main() -> None:
-    """Exit codes: 0 done, 1 ran and failed, 2 wrong input, 130 interrupted."""
+    """Exit codes: 0 done, 1 ran and failed, 2 wrong input, 130 interrupted, 143 terminated."""
+    # Waiting threads sleep instead of spinning, which leaves the cores to other programs. Read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
     except UserError as error:
@@ -106,7 +111,7 @@ def _explain(error: Exception) -> str:
     if isinstance(error, (Diverged, ExportDiffers)):
         return str(error)
     if isinstance(error, (OSError, SafetensorError)):
-        further = " Then 'train --resume' continues from the last checkpoint." if sys.argv[1:2] == ["train"] else ""
+        further = " Then run the same command with --resume." if sys.argv[1:2] == ["train"] else ""
         return f"{error}\nFree space or repair that path.{further}"
     raise error
 

@@ -1,15 +1,18 @@
 """Where the command prints."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import typer
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
 
 from fdcnet.errors import printable
 from fdcnet.runtime.listener import Listener
 from fdcnet.runtime.progress import Bars, Lines, percent
+from fdcnet.training.stop import Terminated, terminating_like_ctrl_c
 
-__all__ = ["console", "errors", "percent", "watcher"]
+__all__ = ["console", "errors", "percent", "stop_message", "watcher"]
 
 
 class _Printable(RenderHook):
@@ -37,3 +40,14 @@ for _output in (console, errors):
 def watcher() -> Listener:
     """Progress on standard output."""
     return Bars(console) if console.is_terminal else Lines(console)
+
+
+@contextmanager
+def stop_message(message: Callable[[], str]) -> Iterator[None]:
+    """Around a long command: Ctrl-C and SIGTERM end it with this message. Exit codes: 130 and 143."""
+    with terminating_like_ctrl_c():
+        try:
+            yield
+        except KeyboardInterrupt as stop:
+            errors.print(message(), markup=False)
+            raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from stop

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fdcnet.cli import options
-from fdcnet.cli.console import console, errors, percent, watcher
+from fdcnet.cli.console import console, percent, stop_message, watcher
 from fdcnet.teaching import BACKBONE, HOLDOUT, KEEP, MEMORY_PER_CLASS
 
 if TYPE_CHECKING:
@@ -34,7 +34,13 @@ def learn(
         typer.Option("--refine", help="Also train the boxes of new classes: minutes instead of seconds."),
     ] = False,
     backbone: Annotated[
-        str | None, typer.Option("--backbone", "-b", help=f"Backbone for a new model. [default: {BACKBONE}]")
+        str | None,
+        typer.Option(
+            "--backbone",
+            "-b",
+            autocompletion=options.complete_backbone,
+            help=f"Backbone for a new model. [default: {BACKBONE}]",
+        ),
     ] = None,
     weights: Annotated[
         str | None, typer.Option("--weights", "-w", help="Pretrained weights for a new model: a file, auto, or none.")
@@ -63,10 +69,9 @@ def learn(
 
     Example: `fdcnet learn birds first-photos/`, and later `fdcnet learn birds new-photos/`
     """
-    from fdcnet.data.cache import default_cache_dir
     from fdcnet.teaching.learn import learn as run_learning
 
-    try:
+    with stop_message(lambda: f"Stopped. {model} is unchanged."):
         report = run_learning(
             model,
             photos,
@@ -82,12 +87,9 @@ def learn(
             seed=seed,
             overrides=set_,
             device=device or "auto",
-            cache_dir=cache or default_cache_dir(),
+            cache_dir=cache,
             listener=watcher(),
         )
-    except KeyboardInterrupt:
-        errors.print(f"Stopped. {model} is unchanged.", markup=False)
-        raise
     _print(report)
 
 

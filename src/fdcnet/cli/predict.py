@@ -121,7 +121,7 @@ def predict(
         batch_size=batch,
         on_error=skip,
     )
-    num_read = _write(predictions, writers, quiet=bool(to_stdout))
+    num_read = write_predictions(predictions, writers, quiet=bool(to_stdout))
     for writer in writers:
         for reason in writer.skipped:
             errors.print(f"Skipped: {reason}", markup=False, highlight=False)
@@ -133,22 +133,31 @@ def predict(
         raise typer.Exit(1)
 
 
-def _write(predictions: "Iterator[Prediction]", writers: "list[Writer]", quiet: bool) -> int:
-    """Return the number of predictions. Files are completed even if standard output is closed early."""
+def write_predictions(predictions: "Iterator[Prediction]", writers: "list[Writer]", quiet: bool) -> int:
+    """Return the number of predictions. If anything stops them early, the files hold those that were made."""
     from fdcnet.inference.writers import reader_is_open
 
-    num_read = 0
+    num_read, stopped_by = 0, None
     consumers = [writer.add for writer in writers] + ([] if quiet else [_print])
     with ExitStack() as stack:
         for writer in writers:
             stack.enter_context(writer)
-        for prediction in predictions:
-            num_read += 1
-            consumers = [consume for consume in consumers if reader_is_open(partial(consume, prediction))]
-            if not consumers:
-                break
+        try:
+            for prediction in predictions:
+                consumers = [consume for consume in consumers if reader_is_open(partial(consume, prediction))]
+                num_read += 1
+                if not consumers:
+                    break
+        except BaseException as error:  # also Ctrl-C
+            if not num_read:
+                raise
+            stopped_by = error
         if not num_read:
             raise UserError("No photo could be read.", "The lines above say why.")
+    if stopped_by:
+        if writers:
+            errors.print("Stopped early. The files hold the photos done so far.")
+        raise stopped_by
     return num_read
 
 

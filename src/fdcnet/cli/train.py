@@ -1,13 +1,13 @@
 """`fdcnet train`"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fdcnet import config as settings
 from fdcnet.cli import options
-from fdcnet.cli.console import console, errors, watcher
+from fdcnet.cli.console import console, errors, stop_message, watcher
 from fdcnet.errors import UserError
 
 DEFAULTS = options.DEFAULTS
@@ -70,10 +70,9 @@ def train(
     Example: `fdcnet train birds/ --base 10 --step 5`
     """
     from fdcnet.data.sources import open_dataset
-    from fdcnet.report.page import write_report
-    from fdcnet.report.tables import BRIEF, results_table, to_rich
     from fdcnet.runtime.tensorboard import TensorBoard
     from fdcnet.training.run import train as run_training
+    from fdcnet.training.run_folder import resume_point
 
     config = settings.load(
         recipe,
@@ -96,7 +95,7 @@ def train(
     for note in dataset.notes:
         console.print(note, markup=False)
     run_dir = out or Path("runs") / f"{dataset.name}-{config.model.backbone}-{config.method}-s{config.seed}"
-    try:
+    with stop_message(lambda: _how_to_continue(resume_point(run_dir))):
         results = run_training(
             config,
             dataset,
@@ -106,9 +105,23 @@ def train(
             listener=TensorBoard(run_dir / "tensorboard", watcher()) if log else watcher(),
             cache_dir=cache,
         )
-    except KeyboardInterrupt:
-        errors.print("To continue from the last checkpoint, run the same command with --resume.")
-        raise
-    console.print(to_rich(results_table({config.method: results}, BRIEF, split=())))
-    page = write_report([run_dir], run_dir / "report.html")
-    console.print(f"Model: {run_dir / 'model'}\nReport: {page}", markup=False)
+    console.print(f"Model: {run_dir / 'model'}", markup=False)
+    _report(run_dir, results)
+
+
+def _report(run_dir: Path, results: dict[str, Any]) -> None:
+    """Print the results and write the page. The run is complete without either."""
+    try:
+        from fdcnet.report.page import write_report
+        from fdcnet.report.tables import BRIEF, results_table, to_rich
+    except ImportError as error:
+        errors.print(f"No report: {error}. Install that package, then run 'fdcnet report {run_dir}'.", markup=False)
+        return
+    console.print(to_rich(results_table({results["method"]: results}, BRIEF, split=())))
+    console.print(f"Report: {write_report([run_dir], run_dir / 'report.html')}", markup=False)
+
+
+def _how_to_continue(point: str | None) -> str:
+    if point is None:
+        return "Stopped. Nothing was written."
+    return f"Stopped. To continue from {point}, run the same command with --resume."

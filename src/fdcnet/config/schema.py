@@ -11,6 +11,7 @@ from fdcnet.config.section import Section, number
 
 S = TypeVar("S", bound=Section)
 Classifier = Literal["auto", "head", "lda"]
+VIEWS = {1: "one-view", 2: "two-views"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class DataConfig(Section):
     """Class order: natural, seeded (shuffled), or a text file with one class name per line."""
     order_seed: int | None = None
     """Seed of the shuffled order, so that runs with different seeds can share it. Default: `seed`."""
+    tasks: int = number(0, at_least=0)
+    """Learn only the first N tasks, for example to make a base model. 0: all."""
     holdout: float = number(0.0, at_least=0, below=1)
     """Fraction of each class's training photos to evaluate on instead of the test set. Use it to choose settings."""
     size: int = number(256, at_least=1)  # BAS
@@ -83,7 +86,7 @@ class LossWeights(Section):
     """Classification of the foreground."""
     bas: float = number(1.0, at_least=0)  # alpha_2; BAS
     """Background activation suppression."""
-    area: float = number(0.9, at_least=0)  # alpha_3; ours: results/tuning.md, masks of any size; BAS, CUB: 1.5 and 1.0
+    area: float = number(0.5, at_least=0)  # alpha_3; ours: results/tuning.md, masks of any size; BAS, CUB: 1.5 and 1.0
     """Area of the mask."""
     kd_cls: float = number(1.0, at_least=0)  # alpha_4; ours: results/tuning.md, T0 to V6
     """Distillation of class probabilities."""
@@ -135,8 +138,6 @@ class TrainConfig(Section):
     """Learning rate of later tasks. 0: that of the first task."""
     batch_size: int = number(64, at_least=1)  # the paper's public code; BAS, CUB: 32
     """Photos in a batch."""
-    epoch_steps: int = number(16, at_least=1)  # ours: as allowed_background
-    """Fewest steps in an epoch. With few photos, batches are smaller, but have at least 8 photos."""
     label_smoothing: float = number(0.0, at_least=0, below=1)
     """Label smoothing of the classification loss."""
     sampling: Literal["natural", "balanced", "paired"] = "natural"
@@ -167,7 +168,7 @@ class TrainConfig(Section):
     """Record training steps as CUDA graphs, which makes them about twice as fast. No effect on a CPU."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     checkpoint_minutes: float = number(2.0, at_least=0)
-    """Write a checkpoint at the end of an epoch once this many minutes have passed, and at the end of each phase."""
+    """Minutes between checkpoints. Each phase also ends with one, and so does a run stopped by Ctrl-C or SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class Protocol(Section):
     """Where the threshold comes from; stored with the results."""
     crops: Literal[1, 2, 10] = 10
     """Views averaged for the class: the center crop, the crop and its mirror image, or ten crops."""
-    map_views: Literal[1, 2] = 1
+    map_views: Literal[1, 2] = 2  # ours: results/tuning.md, masks of any size; papers: 1
     """Views averaged for the map: the center crop, or the crop and its mirror image."""
     iou: float = number(0.5, above=0, below=1)
     """A box is correct if its IoU with a true box is above this."""
@@ -265,6 +266,6 @@ def protocol_names(protocols: Sequence[Protocol]) -> list[str]:
         other = first.setdefault(protocol.name, protocol)
         classifier = "" if protocol.classifier == other.classifier else f"-{protocol.classifier}"
         threshold = "" if protocol.threshold == other.threshold else f"-{protocol.threshold:g}"
-        views = "" if protocol.map_views == other.map_views else f"-{protocol.map_views}-views"
-        names.append(protocol.name + classifier + threshold + views)
+        name = protocol.name + classifier + threshold
+        names.append(f"{name}-{VIEWS[protocol.map_views]}" if name in names else name)
     return names

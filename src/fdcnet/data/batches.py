@@ -1,22 +1,27 @@
 """From cached pixels to batches. All randomness is a function of a key, so any epoch can be repeated."""
 
 import hashlib
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
+from fdcnet.data.pixels import LazyPixels, Pixels, num_cores
 from fdcnet.data.records import Batch
 
 T = TypeVar("T")
 Key = tuple[int | str, ...]
 
 PREFETCH = 3  # batches made ahead of the GPU
+MAX_PROCESSES = 16  # that decode photos
 NO_INDICES = np.empty(0, np.int64)  # np.concatenate refuses an empty list
 
 
@@ -77,9 +82,9 @@ def _split(indices: np.ndarray, batch_size: int, drop_last: bool) -> list[Tensor
     return batches
 
 
-def crop_batch(pixels: Tensor, indices: Tensor, top: Tensor, left: Tensor, flip: Tensor, crop: int) -> Tensor:
+def crop_batch(pixels: Pixels, indices: Tensor, top: Tensor, left: Tensor, flip: Tensor, crop: int) -> Tensor:
     """A square of each photo, mirrored where `flip`. All arguments are on the device of `pixels` (N, S, S, 3)."""
-    if pixels.device.type == "cpu":
+    if not isinstance(pixels, Tensor) or pixels.device.type == "cpu":
         return _crop_by_slices(pixels, indices, top, left, flip, crop)
     steps = torch.arange(crop, device=pixels.device)
     rows = top[:, None] + steps  # (B, crop)
@@ -87,12 +92,12 @@ def crop_batch(pixels: Tensor, indices: Tensor, top: Tensor, left: Tensor, flip:
     return pixels[indices[:, None, None], rows[:, :, None], columns[:, None, :]]  # (B, crop, crop, 3)
 
 
-def _crop_by_slices(pixels: Tensor, indices: Tensor, top: Tensor, left: Tensor, flip: Tensor, crop: int) -> Tensor:
+def _crop_by_slices(pixels: Pixels, indices: Tensor, top: Tensor, left: Tensor, flip: Tensor, crop: int) -> Tensor:
     """On a CPU, copying rows is up to 20 times as fast as gathering single pixels."""
     out = torch.empty((len(indices), crop, crop, 3), dtype=torch.uint8)
     places = zip(indices.tolist(), top.tolist(), left.tolist(), flip.tolist(), strict=True)
     for i, (index, y, x, mirrored) in enumerate(places):
-        square = pixels[index, y : y + crop, x : x + crop]
+        square = pixels[index][y : y + crop, x : x + crop]
         out[i] = square.flip(1) if mirrored else square
     return out
 
@@ -131,12 +136,34 @@ def normalise(
     return rows.view(num, height, width, channels).permute(0, 3, 1, 2)
 
 
+@dataclass(frozen=True)
+class Views(Dataset[Tensor]):
+    """The part of the photos that each step needs, as bytes: whole photos, or crops if there are places for them."""
+
+    pixels: Pixels
+    steps: list[tuple[Tensor, ...]]  # indices; for crops also top, left and flip
+    crop: int
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, step: int) -> Tensor:
+        indices, *places = self.steps[step]
+        if not places:
+            return self.pixels[indices]
+        top, left, flip = places
+        return crop_batch(self.pixels, indices, top, left, flip, self.crop)
+
+
 class Batches:
     """One epoch of batches on `device`. Iterating again repeats the same epoch."""
 
     def __init__(
         self,
-        pixels: Tensor,
+        pixels: Pixels,
         labels: Tensor,
         from_memory: Tensor,
         index_batches: list[Tensor],
@@ -152,7 +179,6 @@ class Batches:
         size = pixels.shape[1]
         assert len(pixels) == len(labels) == len(from_memory), "a label and a flag for each photo"
         assert 0 < crop <= size, f"a crop of {crop} does not fit into photos of {size}"
-        self.pixels = pixels
         self.device = device
         self.crop = crop
         self.lengths = [len(batch) for batch in index_batches]
@@ -161,12 +187,14 @@ class Batches:
         flat = torch.cat(index_batches) if index_batches else torch.empty(0, dtype=torch.int64)
         self.zooms = augment and zoom < 1
         if self.zooms:  # whole photos are moved and cut on the device, because resizing is slow elsewhere
-            self.taken = [flat.to(self.pixels.device)]
+            taken = [flat.to(pixels.device)]
             self.places = [values.to(device) for values in _zoomed_places(len(flat), size, zoom, seed_key)]
         else:
             places = _places(len(flat), size - crop, augment, seed_key)
-            self.taken = [values.to(self.pixels.device) for values in (flat, *places)]
+            taken = [values.to(pixels.device) for values in (flat, *places)]
             self.places = []
+        steps = list(zip(*(values.split(self.lengths) for values in taken), strict=True)) if self.lengths else []
+        self.views = Views(pixels, steps, crop)
         self.colours = []
         if augment and colour:
             factors = 1 + colour * rng(*seed_key, "colour").uniform(-1, 1, (3, len(flat)))
@@ -177,9 +205,7 @@ class Batches:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[Batch]:
-        photos: Iterable[Tensor] = self._take()
-        if self.device.type == "cuda" and self.pixels.device.type == "cpu":
-            photos = prefetch(taken.pin_memory() for taken in self._take())
+        photos = read_ahead(self.views, self.device)
         labels, from_memory = self.labels.split(self.lengths), self.from_memory.split(self.lengths)
         places, colours = ([v.split(self.lengths) for v in values] for values in (self.places, self.colours))
         for i, taken in enumerate(photos):
@@ -191,14 +217,23 @@ class Batches:
                 crops = recolour(crops, *(values[i] for values in colours))
             yield Batch(normalise(crops, self.mean, self.std), labels[i], from_memory[i])
 
-    def _take(self) -> Iterator[Tensor]:
-        """Whole photos or crops, as bytes."""
-        for indices, *places in zip(*(values.split(self.lengths) for values in self.taken), strict=True):
-            if self.zooms:
-                yield self.pixels[indices]
-            else:
-                top, left, flip = places
-                yield crop_batch(self.pixels, indices, top, left, flip, self.crop)
+
+def read_ahead(views: Views, device: torch.device) -> Iterable[Tensor]:
+    """The views in order. Encoded photos are decoded by other processes: threads would delay the training steps."""
+    on_gpu = device.type == "cuda"
+    encoded = isinstance(views.pixels, LazyPixels) and views.pixels.encoded
+    if encoded and sys.platform == "linux":  # elsewhere processes do not fork, and would get copies of all exemplars
+        return DataLoader(
+            views,
+            batch_size=None,
+            num_workers=min(MAX_PROCESSES, num_cores(), len(views)),
+            pin_memory=on_gpu,
+            multiprocessing_context="fork" if len(views) else None,
+            generator=torch.Generator(),  # or it would draw from the generator of the run
+        )
+    if on_gpu and views.pixels.device.type == "cpu":
+        return prefetch(view.pin_memory() for view in views)
+    return views
 
 
 def _places(num: int, margin: int, augment: bool, seed_key: Key) -> tuple[Tensor, Tensor, Tensor]:

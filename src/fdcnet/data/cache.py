@@ -1,4 +1,7 @@
-"""Decode every photo once: to the GPU if it fits, else to a file that is mapped into memory."""
+"""Decode every photo once: to the GPU if it fits, else to a file that is mapped into memory.
+
+Raw pixels that would exceed the limit of the cache are stored as JPEG.
+"""
 
 import contextlib
 import errno
@@ -16,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fdcnet.data.decode import BadImage, decode_with_size
+from fdcnet.data.pixels import EncodedPixels, Pixels, encode, select
 from fdcnet.data.records import Record
 from fdcnet.errors import UserError
 from fdcnet.files import remove_leftovers, replacing
@@ -25,10 +29,11 @@ GPU_SHARE = 0.4  # of the free memory: the rest is for training
 CHUNK = 64  # photos per worker between two progress reports
 LIMIT_VARIABLE = "FDCNET_CACHE_GB"
 LIMIT_GB = 100.0  # of decoded photos on disk
+ENCODED_SHARE = 1 / 8  # of the raw size, at most about; photos take 1 / 9, noise more
 _in_use: set[Path] = set()  # blocks of this process
 
 Progress = Callable[[int, int], None]
-Decoded = tuple[np.ndarray, tuple[int, int]] | BadImage
+Decoded = tuple[np.ndarray | bytes, tuple[int, int]] | BadImage
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class PixelCache:
 
     records: tuple[Record, ...]
     sizes: Tensor  # (N, 2) int64: width and height of each upright photo before resizing
-    pixels: Tensor  # (N, S, S, 3) uint8
+    pixels: Pixels  # (N, S, S, 3) uint8
     broken: list[tuple[Path, str]] = field(default_factory=list)  # skipped photos with the reason
 
     @staticmethod
@@ -48,28 +53,35 @@ class PixelCache:
         device: torch.device,
         workers: int | None = None,
         progress: Progress | None = None,
+        encoded: bool = False,
     ) -> "PixelCache":
-        """Decode `records`, or map them from `cache_dir` if an earlier build left them there. Without it: in memory."""
+        """Decode `records`, or map them from `cache_dir` if an earlier build left them there. Without it: in memory.
+
+        `encoded`: as JPEG. By default only if raw pixels would exceed the limit of the cache.
+        """
         if not records:
             nothing = torch.empty((0, size, size, 3), dtype=torch.uint8)
             return PixelCache((), torch.empty((0, 2), dtype=torch.int64), nothing)
         workers = workers or min(32, os.cpu_count() or 1)
-        decoded = _decoded([record.path for record in records], size, workers, progress)
+
+        def decoded(encoded: bool) -> Iterator[Decoded]:
+            return _decoded([record.path for record in records], size, workers, progress, encoded)
+
         if cache_dir is None:
-            block = _in_memory(decoded, len(records), size)
+            block = _in_memory(decoded(False), len(records), size)
         else:
-            block = _on_disk(records, size, cache_dir, decoded)
+            block = _on_disk(records, size, cache_dir, decoded, encoded or exceeds_limit(len(records), size))
         readable = tuple(record for i, record in enumerate(records) if i not in block.broken)
         _require_every_class(records, readable, block.broken)
         broken = [(records[i].path, reason) for i, reason in block.broken.items()]
-        return PixelCache(readable, torch.tensor(block.sizes), _place(torch.from_numpy(block.pixels), device), broken)
+        return PixelCache(readable, torch.tensor(block.sizes), _place(block.pixels, device), broken)
 
     def __len__(self) -> int:
         return len(self.records)
 
     def gather(self, indices: Tensor) -> Tensor:
         """Whole photos, on the device of the pixels."""
-        return self.pixels[indices.to(self.pixels.device)]  # (B, S, S, 3) uint8
+        return self.pixels[indices.to(self.pixels.device)]  # (B, S, S, 3)
 
     def of_classes(self, classes: Collection[str]) -> "PixelCache":
         """Only the photos of these classes."""
@@ -81,7 +93,7 @@ class PixelCache:
         if list(rows) == list(range(len(self))):
             return self
         kept = torch.tensor(rows, dtype=torch.int64)
-        return PixelCache(tuple(self.records[i] for i in rows), self.sizes[kept], self.gather(kept))
+        return PixelCache(tuple(self.records[i] for i in rows), self.sizes[kept], select(self.pixels, kept))
 
 
 def default_cache_dir() -> Path:
@@ -90,6 +102,11 @@ def default_cache_dir() -> Path:
         return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "fdcnet"
+
+
+def exceeds_limit(num_photos: int, size: int) -> bool:
+    """Whether the raw pixels of this many photos do not fit into the cache."""
+    return _raw_bytes(num_photos, size) > _limit_bytes()
 
 
 def fingerprint(records: Sequence[Record], size: int) -> str:
@@ -108,27 +125,30 @@ def fingerprint(records: Sequence[Record], size: int) -> str:
 
 @dataclass(frozen=True)
 class _Block:
-    pixels: np.ndarray  # (N, S, S, 3) uint8, readable photos only
+    pixels: Pixels  # (N, S, S, 3) uint8, readable photos only
     sizes: list[tuple[int, int]]
     broken: dict[int, str]  # index among all records -> reason
 
 
-def _decoded(paths: Sequence[Path], size: int, workers: int, progress: Progress | None) -> Iterator[Decoded]:
+def _decoded(
+    paths: Sequence[Path], size: int, workers: int, progress: Progress | None, encoded: bool
+) -> Iterator[Decoded]:
     """In the order of `paths`, by threads: Pillow decodes outside the interpreter lock."""
     pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
     try:
         for start in range(0, len(paths), CHUNK * workers):  # in chunks, so that memory and Ctrl-C stay bounded
             chunk = paths[start : start + CHUNK * workers]
-            yield from pool.map(lambda path: _try_decode(path, size), chunk)
+            yield from pool.map(lambda path: _try_decode(path, size, encoded), chunk)
             if progress is not None:
                 progress(start + len(chunk), len(paths))
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _try_decode(path: Path, size: int) -> Decoded:
+def _try_decode(path: Path, size: int, encoded: bool = False) -> Decoded:
     try:
-        return decode_with_size(path, size)
+        photo, original = decode_with_size(path, size)
+        return encode(photo) if encoded else photo, original
     except BadImage as reason:
         return reason
 
@@ -138,31 +158,34 @@ def _in_memory(decoded: Iterator[Decoded], num: int, size: int) -> _Block:
         pixels = np.empty((num, size, size, 3), np.uint8)
     except MemoryError as error:
         raise UserError(
-            f"{num} photos at {size} x {size} need {_gigabytes(num * size * size * 3)} of memory.",
+            f"{num} photos at {size} x {size} need {_gigabytes(_raw_bytes(num, size))} of memory.",
             "Use a cache folder, or a smaller data.size.",
         ) from error
     sizes: list[tuple[int, int]] = []
     broken: dict[int, str] = {}
     for row, photo in enumerate(_readable(decoded, sizes, broken)):
         pixels[row] = photo
-    return _Block(pixels[: len(sizes)], sizes, broken)
+    return _Block(torch.from_numpy(pixels[: len(sizes)]), sizes, broken)
 
 
-def _on_disk(records: Sequence[Record], size: int, cache_dir: Path, decoded: Iterator[Decoded]) -> _Block:
-    stem = cache_dir / fingerprint(records, size)
+def _on_disk(
+    records: Sequence[Record], size: int, cache_dir: Path, decoded: Callable[[bool], Iterator[Decoded]], encoded: bool
+) -> _Block:
+    stem = cache_dir / (fingerprint(records, size) + ("-jpeg" if encoded else ""))
     found = _map(stem, len(records), size)
     if found is not None and not _any_repaired(found, records, size):
         _in_use.add(stem)
         return found
-    needed = len(records) * size * size * 3
+    raw = _raw_bytes(len(records), size)
+    needed = int(raw * ENCODED_SHARE) if encoded else raw
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         remove_leftovers(cache_dir)
         _in_use.add(stem)
         if not _make_room(cache_dir, needed):
-            _refuse_too_many(len(records), needed)
-            return _in_memory(decoded, len(records), size)
-        _write(stem, size, len(records), decoded)
+            _refuse_too_many(len(records), raw)
+            return _in_memory(decoded(False), len(records), size)
+        _write(stem, size, needed, decoded(encoded))
     except OSError as error:
         raise _cannot_write(cache_dir, needed, error) from error
     block = _map(stem, len(records), size)
@@ -170,21 +193,27 @@ def _on_disk(records: Sequence[Record], size: int, cache_dir: Path, decoded: Ite
     return block
 
 
-def _write(stem: Path, size: int, num: int, decoded: Iterator[Decoded]) -> None:
-    """The sidecar is written last: if it exists, the pixels are complete."""
-    if shutil.disk_usage(stem.parent).free < num * size * size * 3:
+def _write(stem: Path, size: int, needed: int, decoded: Iterator[Decoded]) -> None:
+    """The sidecar is written last: if it exists, the pixels are complete. Encoded photos have their lengths in it."""
+    if shutil.disk_usage(stem.parent).free < needed:
         raise OSError(errno.ENOSPC, "No space left on device")  # now rather than after minutes of decoding
     sizes: list[tuple[int, int]] = []
     broken: dict[int, str] = {}
+    lengths: list[int] = []
     with replacing(stem.with_suffix(".pixels")) as file:
         for photo in _readable(decoded, sizes, broken):
-            file.write(photo.data)
+            if isinstance(photo, bytes):
+                lengths.append(len(photo))
+            file.write(photo if isinstance(photo, bytes) else photo.data)
     sidecar = {"format": FORMAT, "shape": [len(sizes), size, size, 3], "sizes": sizes, "broken": list(broken.items())}
+    sidecar |= {"lengths": lengths} if lengths else {}
     with replacing(stem.with_suffix(".json")) as file:
         file.write(json.dumps(sidecar).encode())
 
 
-def _readable(decoded: Iterator[Decoded], sizes: list[tuple[int, int]], broken: dict[int, str]) -> Iterator[np.ndarray]:
+def _readable(
+    decoded: Iterator[Decoded], sizes: list[tuple[int, int]], broken: dict[int, str]
+) -> Iterator[np.ndarray | bytes]:
     """Yield the photos that could be decoded. Fills in their sizes, and the reasons for the others."""
     for i, result in enumerate(decoded):
         if isinstance(result, BadImage):
@@ -205,16 +234,20 @@ def _map(stem: Path, num: int, size: int) -> _Block | None:
         broken = {int(i): str(reason) for i, reason in sidecar["broken"]}
         if shape[1:] != (size, size, 3) or len(sizes) != shape[0] or shape[0] + len(broken) != num:
             return None
-        if pixel_file.stat().st_size != np.prod(shape):
+        lengths = np.array(sidecar.get("lengths", [size * size * 3] * len(sizes)), np.int64)
+        if len(lengths) != len(sizes) or pixel_file.stat().st_size != lengths.sum():
             return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
     with contextlib.suppress(OSError):
         os.utime(stem.with_suffix(".json"))  # time of last use, for _make_room
     if not sizes:  # an empty file cannot be mapped
-        return _Block(np.empty(shape, np.uint8), sizes, broken)
+        return _Block(torch.empty(shape, dtype=torch.uint8), sizes, broken)
     # Copy-on-write: torch needs writable memory, but the file must not change.
-    return _Block(np.memmap(pixel_file, np.uint8, mode="c", shape=shape), sizes, broken)
+    data = np.memmap(pixel_file, np.uint8, mode="c").view(np.ndarray)
+    if "lengths" in sidecar:
+        return _Block(EncodedPixels(data, lengths.cumsum(), lengths, size), sizes, broken)
+    return _Block(torch.from_numpy(data.reshape(shape)), sizes, broken)
 
 
 def _any_repaired(block: _Block, records: Sequence[Record], size: int) -> bool:
@@ -254,16 +287,21 @@ def _limit_bytes() -> float:
         raise UserError(f"{LIMIT_VARIABLE} cannot be '{limit}'.", "Set it to a number of gigabytes.") from error
 
 
-def _refuse_too_many(num_photos: int, needed: int) -> None:
+def _refuse_too_many(num_photos: int, raw: int) -> None:
     """Refuse what fits neither into the cache nor well into memory."""
-    if hasattr(os, "sysconf") and needed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2:
+    if hasattr(os, "sysconf") and raw > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2:
+        needed = f"{_gigabytes(raw)}, or about {_gigabytes(int(raw * ENCODED_SHARE))} as JPEG"
         allowed = f"{LIMIT_VARIABLE} allows {_gigabytes(int(_limit_bytes()))}"
-        raise UserError(
-            f"{num_photos} photos need {_gigabytes(needed)}, but {allowed}.", "Raise it, or lower data.size."
-        )
+        raise UserError(f"{num_photos} photos need {needed}, but {allowed}.", "Raise it, or lower data.size.")
 
 
-def _place(pixels: Tensor, device: torch.device) -> Tensor:
+def _raw_bytes(num_photos: int, size: int) -> int:
+    return num_photos * size * size * 3
+
+
+def _place(pixels: Pixels, device: torch.device) -> Pixels:
+    if not isinstance(pixels, Tensor):
+        return pixels
     if device.type == "cuda" and pixels.nbytes <= GPU_SHARE * torch.cuda.mem_get_info(device)[0]:
         return pixels.to(device)
     return pixels

@@ -33,7 +33,7 @@ def make_stream(
         train, test = _hold_out(classes, train, holdout, seed)
     tasks: list[Task] = []
     seen: tuple[Record, ...] = ()
-    for first, last in _cuts(len(classes), base_classes, step_classes):
+    for first, last in task_bounds(len(classes), base_classes, step_classes):
         new = classes[first:last]
         seen += _records(new, test)
         tasks.append(_task(len(tasks) + 1, new, first, _records(new, train), seen))
@@ -101,7 +101,7 @@ def _entry(record: Record, top: str) -> tuple[str, str, str]:
     return relative.as_posix(), record.label, str(size)
 
 
-def _cuts(total: int, base: int, step: int) -> list[tuple[int, int]]:
+def task_bounds(total: int, base: int, step: int) -> list[tuple[int, int]]:
     """First and last+1 class of each task."""
     if min(base, step) < 0:
         raise UserError(f"Task sizes cannot be negative ({base}, {step}).", "Give numbers of classes, or 0 for all.")

@@ -17,6 +17,7 @@ from fdcnet.evaluation.measure import for_model, measure
 from fdcnet.evaluation.table import Table
 from fdcnet.methods import find_method
 from fdcnet.runtime.listener import Listener
+from fdcnet.runtime.progress import default_listener
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.bundle import load_bundle
 from fdcnet.store.photo_history import num_taught
@@ -30,18 +31,20 @@ def evaluate(
     sweep: Sequence[float] = SWEEP,
     device: str = "auto",
     cache_dir: Path | None = None,
+    progress: bool = True,
     listener: Listener | None = None,
 ) -> tuple[dict[str, Any], Table]:
     """Evaluate a model and return its results and a table with one row per photo.
 
     `data`: photos to evaluate on (default: the test set the model was trained with). `protocol`: changes to the model's
-    own protocol.
+    own protocol. `progress`: show bars in a terminal or notebook, unless a `listener` is given.
     """
     state = load_bundle(model)
     changes = dict(protocol or {})
     if "threshold" in changes:
         changes.setdefault("threshold_source", "given for this evaluation")
     changed = for_model(from_dict(Protocol, to_dict(state.config.protocols[0]) | changes), state)
+    listener = listener or default_listener(progress)
     runtime = Runtime.of(replace(state.config, device=device), cache_dir or default_cache_dir(), listener)
     runtime.place(state.network)
 

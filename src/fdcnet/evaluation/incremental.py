@@ -78,7 +78,7 @@ def build_results(
         "forgetting": {metric: forgetting(matrix) for metric, matrix in matrices.items()},
         "matrix": matrices,
     }
-    return {**results, **{key: _rounded(results[key]) for key in ("tasks", "average", "last", "forgetting", "matrix")}}
+    return {**results, **{key: rounded(results[key]) for key in ("tasks", "average", "last", "forgetting", "matrix")}}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -86,10 +86,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if len(known) == len(values) else None
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Round to four decimals, to keep the file readable."""
     if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
+        return {key: rounded(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_rounded(inner) for inner in value]
+        return [rounded(inner) for inner in value]
     return round(value, 4) if isinstance(value, float) else value

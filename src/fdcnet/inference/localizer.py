@@ -18,7 +18,7 @@ from fdcnet.data.batches import normalise, prefetch
 from fdcnet.data.decode import TOO_LARGE, BadImage
 from fdcnet.data.photo import Photo, as_photo, is_batch
 from fdcnet.data.records import Dataset
-from fdcnet.errors import UserError
+from fdcnet.errors import UserError, count
 from fdcnet.files import did_you_mean
 from fdcnet.inference import hub
 from fdcnet.inference.prediction import ClassScore, Prediction, find_boxes
@@ -99,6 +99,11 @@ class Localizer:
         localizer = cls.load(path, device)
         localizer.lesson = lesson
         return localizer
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.classes[:3]) + (", ..." if len(self.classes) > 3 else "")
+        config = self.state.config
+        return f"<Localizer: {count(len(self.classes), 'class')} ({names}), {config.model.backbone}, {self.device}>"
 
     @property
     def classes(self) -> list[str]:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 OFF = "FDCNET_PROGRESS"
 
 
-def default_listener() -> Listener:
-    """For scripts: bars in a terminal or notebook, else nothing. FDCNET_PROGRESS=0 turns them off."""
+def default_listener(progress: bool = True) -> Listener:
+    """For scripts: bars in a terminal or notebook, else nothing. FDCNET_PROGRESS=0 turns them off, too."""
     console = Console(soft_wrap=True, emoji=False)
     visible = console.is_terminal or console.is_jupyter
-    return Bars(console) if visible and os.environ.get(OFF) != "0" else Listener()
+    return Bars(console) if progress and visible and os.environ.get(OFF) != "0" else Listener()
 
 
 def percent(value: float | None) -> str:

@@ -1,18 +1,18 @@
 """What training and evaluation share: device, precision, decoded photos and a listener."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from fdcnet.config import Config
-from fdcnet.data.cache import PixelCache
+from fdcnet.data.cache import LIMIT_VARIABLE, PixelCache, exceeds_limit
 from fdcnet.data.records import Record
 from fdcnet.models.network import LocalizationNetwork
+from fdcnet.runtime.clock import Clock
 from fdcnet.runtime.device import autocast_for, find_device
 from fdcnet.runtime.listener import Listener
-from fdcnet.runtime.progress import default_listener
 
 
 @dataclass(frozen=True)
@@ -21,26 +21,37 @@ class Runtime:
     autocast: torch.autocast
     cache_dir: Path | None = None
     listener: Listener = field(default_factory=Listener)
+    clock: Clock = field(default_factory=Clock)
+    encoded: bool = False  # photos are stored as JPEG
 
     @classmethod
     def of(cls, config: Config, cache_dir: Path | None = None, listener: Listener | None = None) -> "Runtime":
         device = find_device(config.device)
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
-        return cls(device, autocast_for(device, config.train.precision), cache_dir, listener or default_listener())
+        return cls(device, autocast_for(device, config.train.precision), cache_dir, listener or Listener())
 
     def place(self, network: LocalizationNetwork) -> LocalizationNetwork:
         """Move a network to the device, in the fastest memory layout for convolutions."""
         return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
+    def for_photos(self, num_photos: int, size: int) -> "Runtime":
+        """Decide once for all photos of a run whether they are stored as raw pixels or as JPEG."""
+        if not exceeds_limit(num_photos, size):
+            return self
+        self.listener.note(f"Photos are stored as JPEG, because {LIMIT_VARIABLE} is too small for raw pixels.")
+        return replace(self, encoded=True)
+
     def decode(self, what: str, records: Sequence[Record], size: int) -> PixelCache:
-        cache = PixelCache.build(
-            records,
-            size,
-            self.cache_dir,
-            self.device,
-            progress=lambda done, all_: self.listener.progress(what, done, all_),
-        )
+        with self.clock("decode"):
+            cache = PixelCache.build(
+                records,
+                size,
+                self.cache_dir,
+                self.device,
+                progress=lambda done, all_: self.listener.progress(what, done, all_),
+                encoded=self.encoded,
+            )
         if cache.broken:
             self.listener.note(f"Skipped unreadable photos: {len(cache.broken)} of {len(records)}")
         for path, reason in cache.broken:

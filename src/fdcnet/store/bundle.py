@@ -1,7 +1,9 @@
 """The saved model: weights in safetensors, a description in JSON, and photos, each file with a checksum."""
 
 import json
+import logging
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,8 @@ DISCRIMINANT = "discriminant.safetensors"
 HISTORY = "memory/given.json"
 LEARNED = "learned.json"
 
+_log = logging.getLogger(__name__)
+
 
 def save_bundle(state: State, path: Path, learned: Mapping[str, Any] | None = None) -> None:
     """Replace the bundle at `path`: a reader sees the old one or the new one."""
@@ -90,9 +94,16 @@ def write_learned(bundle: Path, learned: Mapping[str, Any]) -> None:
 def load_bundle(path: Path, memory: bool = True) -> State:
     """Everything that the next task needs. Without `memory` no photo is read, which is enough to predict."""
     try:
+        if "files" not in read_description(path):
+            _notice_missing_checksums(path)
         return read_current(path, lambda bundle: _load(bundle, memory))
     except DamagedModel as error:
         raise _with_offer(error, path) from error
+
+
+@cache
+def _notice_missing_checksums(path: Path) -> None:
+    _log.warning("%s has no checksums: an older fdcnet wrote it. The next lesson adds them.", path)
 
 
 def _with_offer(error: DamagedModel, path: Path) -> DamagedModel:
@@ -109,7 +120,7 @@ def _load(path: Path, memory: bool) -> State:
     description = read_description(path)
     num_classes = len(description["classes"])
     with reading(path / "fdcnet.json"):
-        config = from_dict(Config, _as_written(description["config"]))
+        config = from_dict(Config, settings_as_written(description["config"]))
         if not config.protocols:
             raise ValueError("it has no protocol")
     network = _read_network(path, description, config)
@@ -181,12 +192,19 @@ def _read_discriminant(path: Path, description: dict[str, Any], num_classes: int
         return found
 
 
-def _as_written(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings of an older bundle. A setting that did not exist then was off, whatever its default is today."""
+def settings_as_written(config: dict[str, Any]) -> dict[str, Any]:
+    """Settings of an older bundle or run. A setting that did not exist then was off, whatever its default is today."""
     model = {"sharing": 0.0, "localizer_start": "random"} | config["model"]
     if model.get("common_foreground") is False:  # a setting of earlier versions
         del model["common_foreground"]
-    return config | {"model": model, "train": {"allowed_background": 1.0} | config["train"]}
+    masks = {
+        "allowed_background": 1.0,
+        "mask_shifts": False,
+        "erased_statistics": "batch",
+        "full_rate_classes": 0,
+    }
+    protocols = [{"map_views": 1} | protocol for protocol in config.get("protocols", [])]
+    return config | {"model": model, "train": masks | config["train"], "protocols": protocols}
 
 
 def remove_old(path: Path) -> None:

@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +31,6 @@ OWN_FILES = re.compile(
     r"|(memory|held_out)/(manifest\.jsonl|given\.json|images/[^/\\]+)"
 )
 """All that a bundle may consist of, beside fdcnet.json."""
-
-_log = logging.getLogger(__name__)
 
 
 def seal(bundle: Path, description: dict[str, Any]) -> None:
@@ -135,8 +131,6 @@ def _describe(path: Path, bundle: Path) -> dict[str, Any]:
     if number > FORMAT:
         problem = f"{path} was written by a newer fdcnet (format {number}, this one reads {FORMAT})."
         raise UserError(problem, "Update fdcnet.")
-    if number == WITHOUT_CHECKSUMS:
-        _notice(path)
     return description
 
 
@@ -172,11 +166,6 @@ def _expected(description: dict[str, Any], name: str) -> str:
 def _digest(content: dict[str, Any]) -> str:
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-@cache
-def _notice(path: Path) -> None:
-    _log.warning("%s has no checksums: an older fdcnet wrote it. The next lesson adds them.", path)
 
 
 def _no_model(path: Path) -> UserError:

@@ -47,7 +47,7 @@ def write_held_out(photos: PixelCache, bundle: Path) -> None:
         {"class": record.label, "name": record.path.name, "size": size, "boxes_xyxy": record.boxes_xyxy}
         for record, size in zip(photos.records, photos.sizes.tolist(), strict=True)
     ]
-    _write(bundle / HELD_OUT, entries, photos.pixels.cpu())
+    _write(bundle / HELD_OUT, entries, [photo.cpu() for photo in photos.pixels])
 
 
 def read_held_out(bundle: Path, description: dict[str, Any], size: int) -> PixelCache | None:
@@ -63,7 +63,7 @@ def read_held_out(bundle: Path, description: dict[str, Any], size: int) -> Pixel
     return PixelCache(records, torch.tensor([entry["size"] for entry in entries]), torch.from_numpy(np.stack(images)))
 
 
-def _write(folder: Path, entries: Sequence[dict[str, Any]], photos: Sequence[Tensor] | Tensor) -> None:
+def _write(folder: Path, entries: Sequence[dict[str, Any]], photos: Sequence[Tensor]) -> None:
     (folder / "images").mkdir(parents=True)
     files = [f"{number:06d}.png" for number in range(len(entries))]
     with ThreadPoolExecutor() as pool:

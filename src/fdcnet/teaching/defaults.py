@@ -35,7 +35,10 @@ COMMON: Mapping[str, Any] = {
     "model.classifier": "linear",
     "weights.area": 1.2,
     "train.allowed_background": 1.0,
-    "protocols": [{"map": "class", "frame": "image", "crops": 2, "average": "image"}],
+    "train.mask_shifts": False,
+    "train.erased_statistics": "batch",
+    "train.full_rate_classes": 0,
+    "protocols": [{"map": "class", "frame": "image", "crops": 2, "map_views": 1, "average": "image"}],
 }
 LIGHT_MODEL: Mapping[str, Any] = {  # ours: results/tuning.md, light training
     "model.head_width": 256,

@@ -13,9 +13,10 @@ from fdcnet.files import did_you_mean, locked, sha256, write_bytes
 from fdcnet.inference import hub
 from fdcnet.inference.localizer import Localizer
 from fdcnet.runtime.listener import Listener
+from fdcnet.runtime.progress import default_listener
 from fdcnet.store.bundle import has_bundle, read_current, read_description
 from fdcnet.teaching.label_boxes import LabelledPhoto, box_photos
-from fdcnet.teaching.label_corrections import Correction, is_unchanged, read_corrections
+from fdcnet.teaching.label_corrections import apply_correction, read_corrections
 from fdcnet.teaching.label_files import (
     FORMATS,
     MODEL,
@@ -62,6 +63,7 @@ def label(
     learn_options: Mapping[str, Any] | None = None,
     device: str = "auto",
     cache_dir: Path | None = None,
+    progress: bool = True,
     listener: Listener | None = None,
 ) -> LabelReport:
     """Box each photo as the class that it is known to show, and write the boxes to the folder `out`.
@@ -69,10 +71,11 @@ def label(
     Without `model`, a model is learned from these photos first and kept in `out`. `formats` are names in `FORMATS`.
     `corrections` is a file of corrected boxes; corrected photos are kept as they are from then on. `others` is a folder
     of photos without the object, needed to learn a single class. Formats that need the photos get links to them, or
-    copies with `copy_photos`. `learn_options` are passed to `fdcnet.learn`.
+    copies with `copy_photos`. `learn_options` are passed to `fdcnet.learn`. `progress`: show bars in a terminal or
+    notebook, unless a `listener` is given.
     """
     started = time.monotonic()
-    out, listener = Path(out), listener or Listener()
+    out, listener = Path(out), listener or default_listener(progress)
     for name in formats:
         if name not in FORMATS:
             remedy = did_you_mean(name, FORMATS, f"Choose from {', '.join(FORMATS)}.")
@@ -98,7 +101,11 @@ def label(
         localizer = Localizer.load(path, device)
         usable = record if record.model == checksum else _reviewed(record)
         boxed, skipped = _box(known.photos, usable, localizer, listener)
-        boxed = [_with_correction(photo, corrected.get(photo.name), record) for photo in boxed]
+        before = {name: annotations for name, (_, annotations, _) in record.photos.items()}
+        boxed = [
+            apply_correction(photo, corrected[photo.name], before.get(photo.name)) if photo.name in corrected else photo
+            for photo in boxed
+        ]
         if not boxed:
             raise UserError("No photo could be read.", "Run 'fdcnet data check' on the photos.")
         formats = tuple(dict.fromkeys((*record.checksums, *formats)))
@@ -183,12 +190,3 @@ def _recorded(photo: KnownPhoto, record: Record) -> LabelledPhoto | None:
         if same_labels and image_size(photo.path) == size:
             return LabelledPhoto(photo.path, photo.name, size, annotations, reviewed)
     return None
-
-
-def _with_correction(photo: LabelledPhoto, correction: Correction | None, record: Record) -> LabelledPhoto:
-    if correction is None:
-        return photo
-    recorded = record.photos.get(photo.name)
-    if recorded and not correction.submitted and is_unchanged(correction, recorded[1]):
-        return photo
-    return replace(photo, annotations=correction.annotations, reviewed=True)

@@ -129,7 +129,7 @@ def write_format(
             for photo in photos:
                 writer.add(photo)  # type: ignore[arg-type]
     if form.photos:
-        _place_photos(out / form.photos, photos, copy_photos)
+        place_photos(out / form.photos, photos, copy_photos)
     return writer.skipped
 
 
@@ -143,7 +143,7 @@ def write_record(
     write_bytes(out / RECORD, text.encode())
 
 
-def _place_photos(folder: Path, photos: Sequence[LabelledPhoto], copy: bool) -> None:
+def place_photos(folder: Path, photos: Sequence[LabelledPhoto], copy: bool) -> None:
     """Link the photos where the tools of a format look for them; copy them where links are not possible."""
     for photo in photos:
         place = folder / photo.name

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from fdcnet.config import Config, parse_overrides
-from fdcnet.data.cache import PixelCache
+from fdcnet.data.cache import PixelCache, default_cache_dir
+from fdcnet.data.pixels import join
 from fdcnet.data.records import Dataset, Task
 from fdcnet.data.sources import read
 from fdcnet.data.stream import append_task
@@ -26,6 +27,7 @@ from fdcnet.models.discriminant import Discriminant
 from fdcnet.models.network import new_network
 from fdcnet.runtime.device import find_device
 from fdcnet.runtime.listener import Listener
+from fdcnet.runtime.progress import default_listener
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.bundle import has_bundle, load_bundle
 from fdcnet.store.versions import Version, add_version, after_tasks, rollback, versions, writing
@@ -87,7 +89,9 @@ def learn(
     seed: int | None = None,
     overrides: Sequence[str] = (),
     device: str = "auto",
+    cache: bool = True,
     cache_dir: Path | None = None,
+    progress: bool = True,
     listener: Listener | None = None,
     cancel: Cancel | None = None,
 ) -> LearnReport:
@@ -99,11 +103,12 @@ def learn(
     `more`: allow photos of classes that the model knows. `full`: train everything (None: as in the last lesson; at
     first only on a GPU with many photos). `holdout`: fraction of photos held out for evaluation (None: 0.2 if there are
     enough). `memory`: photos kept of each class. `epochs`: passes of training; implies `refine`. `keep`: earlier
-    versions kept. `overrides`: any setting, such as "train.optim.lr=0.002". `cancel` is checked at every step and ends
-    the lesson with `Cancelled`.
+    versions kept. `overrides`: any setting, such as "train.optim.lr=0.002". `cache`: store decoded photos in
+    `cache_dir`, by default the user's cache folder. `progress`: show bars in a terminal or notebook, unless a
+    `listener` is given. `cancel` is checked at every step and ends the lesson with `Cancelled`.
     """
     started = time.monotonic()
-    model, listener = Path(model), CancellableListener(listener or Listener(), cancel)
+    model, listener = Path(model), CancellableListener(listener or default_listener(progress), cancel)
     checks.refuse_swapped_arguments(model, photos)
     checks.refuse_options(holdout, memory, epochs, keep)
     dataset = photos if isinstance(photos, Dataset) else read(photos)
@@ -120,7 +125,8 @@ def learn(
                 last = next((version.learned.get("light") for version in versions(model) if version.current), None)
                 full = not defaults.is_light(old, last, find_device(device), len(dataset.train), given)
             config = _resolve(old, dataset, full, device, holdout, memory, given)
-            runtime = Runtime.of(replace(config, device=device), cache_dir, listener)
+            folder = cache_dir or default_cache_dir() if cache else None
+            runtime = Runtime.of(replace(config, device=device), folder, listener)
             state = _start(old, config)  # missing weights are reported before photos are decoded
             runtime.place(state.network)
             lesson = _open_photos(old, dataset, runtime, config, holdout)
@@ -261,7 +267,7 @@ def _teach(state: State, lesson: _Lesson, runtime: Runtime, trains: bool) -> dic
 def _learn_light(state: State, lesson: _Lesson, runtime: Runtime, trains: bool) -> None:
     """Add the photos to the statistics, which decide the class. Training, if wanted, is for the localizer."""
     task, discriminant = lesson.task, state.discriminant
-    pixels = torch.cat([lesson.new.pixels, lesson.more.pixels])
+    pixels = join([lesson.new.pixels, lesson.more.pixels])
     label_of = {name: label for label, name in enumerate([*state.classes, *task.classes])}
     labels = torch.tensor([label_of[record.label] for record in (*lesson.new.records, *lesson.more.records)])
     features = pooled_views(state, runtime, pixels, discriminant.layer if discriminant else "tail")
@@ -290,7 +296,7 @@ def _joined(first: PixelCache | None, second: PixelCache) -> PixelCache:
     records = tuple(replace(record, path=Path(record.path.name)) for record in second.records)
     if first is None:
         return replace(second, records=records)
-    pixels = torch.cat([first.pixels, second.pixels.to(first.pixels.device)])
+    pixels = join([first.pixels, second.pixels])
     return PixelCache((*first.records, *records), torch.cat([first.sizes, second.sizes]), pixels)
 
 

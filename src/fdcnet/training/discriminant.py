@@ -4,6 +4,7 @@ import math
 
 from torch import Tensor
 
+from fdcnet.data.pixels import Pixels
 from fdcnet.evaluation.evaluator import CENTRE, View
 from fdcnet.methods.base import Method, State
 from fdcnet.models.discriminant import Discriminant
@@ -18,7 +19,7 @@ def can_fit(method: Method | type[Method]) -> bool:
     return method.uses_memory or method.one_task
 
 
-def fit_discriminant(state: State, runtime: Runtime, pixels: Tensor, labels: Tensor) -> None:
+def fit_discriminant(state: State, runtime: Runtime, pixels: Pixels, labels: Tensor) -> None:
     """Fit it to the exemplars of all classes, or to all photos if there are no old classes. (N, S, S, 3), (N,)"""
     settings = state.config.lda
     features = pooled_views(state, runtime, pixels, settings.layer, VIEWS, stage="fitting the classifier")

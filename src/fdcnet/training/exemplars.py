@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fdcnet.data.batches import normalise
 from fdcnet.data.cache import PixelCache
+from fdcnet.data.pixels import Pixels, chunks
 from fdcnet.data.records import Task
 from fdcnet.errors import count
 from fdcnet.evaluation.evaluator import CENTRE, View, show
@@ -40,7 +41,7 @@ def keep_exemplars(
 
 def add_exemplars(state: State, runtime: Runtime, label: int, photos: PixelCache) -> None:
     """Further photos of a known class join its exemplars. All are ranked again, so that trimming keeps the best."""
-    memory, pixels, names = state.memory, photos.pixels.cpu(), [record.path.name for record in photos.records]
+    memory, pixels, names = state.memory, photos.pixels[:].cpu(), [record.path.name for record in photos.records]
     if label in memory.pixels:
         pixels, names = torch.cat([memory.pixels[label], pixels]), memory.names[label] + names
     features = pooled_features(state, runtime, pixels, state.config.memory.features)
@@ -55,12 +56,12 @@ def labels_of(photos: PixelCache, task: Task) -> Tensor:
 
 
 @torch.inference_mode()
-def pooled_features(state: State, runtime: Runtime, pixels: Tensor, layer: Layer, view: View = CENTRE) -> Tensor:
+def pooled_features(state: State, runtime: Runtime, pixels: Pixels, layer: Layer, view: View = CENTRE) -> Tensor:
     """Mean features of one view of each photo; of the class as the score layer reads them: (N, C)"""
     if not len(pixels):
         return torch.empty((0, 0))
     network, pooled = state.network.eval(), []
-    for chunk in pixels.split(state.config.train.batch_size):
+    for chunk in chunks(pixels, state.config.train.batch_size):
         images = show(chunk, view, state.config.data.crop).to(runtime.device)
         with runtime.autocast:
             features = network.backbone(normalise(images, network.lineage.mean, network.lineage.std))

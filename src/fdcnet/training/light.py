@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fdcnet.data.batches import Key, normalise, rng, zoom_batch
+from fdcnet.data.pixels import Pixels
 from fdcnet.data.records import Batch
 from fdcnet.methods.base import State
 from fdcnet.runtime.runtime import Runtime
@@ -73,7 +74,7 @@ def shared_views(
     state: State,
     runtime: Runtime,
     backbone: nn.Module,
-    pixels: Tensor,
+    pixels: Pixels,
     labels: Tensor,
     from_memory: Tensor,
     seed_key: Key,

@@ -18,6 +18,7 @@ from fdcnet.methods.base import Method, State
 from fdcnet.models.network import new_network
 from fdcnet.runtime.device import describe
 from fdcnet.runtime.listener import Listener
+from fdcnet.runtime.progress import default_listener
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.bundle import has_bundle, load_bundle, remove_old, save_bundle
 from fdcnet.training.checkpoint import remove_checkpoint
@@ -25,7 +26,7 @@ from fdcnet.training.checks import refuse_impossible
 from fdcnet.training.discriminant import can_fit
 from fdcnet.training.exemplars import keep_exemplars
 from fdcnet.training.loop import Diverged
-from fdcnet.training.run_folder import RunFolder
+from fdcnet.training.run_folder import RunFolder, resume_point
 from fdcnet.training.seeding import seed_of
 from fdcnet.training.task import learn_task, refit_discriminant
 
@@ -37,28 +38,36 @@ def train(
     *,
     resume: bool = False,
     base_model: Path | None = None,
+    progress: bool = True,
     listener: Listener | None = None,
     cache_dir: Path | None = None,
 ) -> dict[str, Any]:
     """Train on a stream of tasks and return the results under the first protocol.
 
     `resume`: continue a stopped run from its last checkpoint; the result is the same as without the stop. `base_model`:
-    take the first task from this saved model, so that methods can be compared from the same start.
+    take the first task from this saved model, so that methods can be compared from the same start. `progress`: show
+    bars in a terminal or notebook, unless a `listener` is given.
     """
     method = find_method(config.method)()
-    protocols = dict.fromkeys(resolved(protocol, method) for protocol in config.protocols)  # some may be equal now
-    config = replace(config, protocols=tuple(protocols))
+    config = with_resolved_protocols(config, method)
     sizes = (0, 0) if method.one_task else (config.data.base_classes, config.data.step_classes)
     data = config.data
     stream = make_stream(
         dataset, *sizes, order=data.order, seed=config.seed, holdout=data.holdout, order_seed=data.order_seed
-    )
-    folder = RunFolder(run_dir, config, method, stream, dataset.name)
-    runtime = Runtime.of(config, cache_dir or default_cache_dir(), listener)
+    )[: data.tasks or None]
+    runtime = Runtime.of(config, cache_dir or default_cache_dir(), listener or default_listener(progress))
+    num_photos = sum(len(task.train) for task in stream) + len(stream[-1].test)
+    runtime = runtime.for_photos(num_photos, data.size)
+    folder = RunFolder(run_dir, config, method, stream, dataset.name, runtime.clock)
     return TrainingRun(config, method, stream, folder, runtime).run(resume, base_model)
 
 
-def resolved(protocol: Protocol, method: Method) -> Protocol:
+def with_resolved_protocols(config: Config, method: Method | type[Method]) -> Config:
+    protocols = dict.fromkeys(resolved(protocol, method) for protocol in config.protocols)  # some may be equal now
+    return replace(config, protocols=tuple(protocols))
+
+
+def resolved(protocol: Protocol, method: Method | type[Method]) -> Protocol:
     """Replace `auto` by the classifier that this method gets."""
     best: Literal["head", "lda"] = "lda" if can_fit(method) else "head"
     return replace(protocol, classifier=best) if protocol.classifier == "auto" else protocol
@@ -69,7 +78,7 @@ class TrainingRun:
 
     def __init__(self, config: Config, method: Method, stream: list[Task], folder: RunFolder, runtime: Runtime) -> None:
         self.config, self.method, self.stream, self.folder, self.runtime = config, method, stream, folder, runtime
-        self.listener = runtime.listener
+        self.listener, self.clock = runtime.listener, runtime.clock
         self.new_photos: dict[int, PixelCache] = {}  # by task number, decoded in advance
         self.test_photos: PixelCache | None = None
 
@@ -80,6 +89,8 @@ class TrainingRun:
             if resumed:
                 leaving.enter_context(locked(self.folder.path))
             state = self._start(resume, base_model)
+            if resume:
+                self._say_where()
             self._open_photos(state)
             self.folder.open(resume, describe(self.runtime.device), base_model)
             if not resumed:
@@ -92,18 +103,28 @@ class TrainingRun:
                 self.folder.record.write_run(failed=str(error).splitlines()[0])
                 raise
 
+    def _say_where(self) -> None:
+        point = resume_point(self.folder.path)
+        none = f"There is no run in {self.folder.path} yet. Starting from the beginning."
+        self.listener.note(f"Resuming from {point}." if point else none)
+
     def _run_tasks(self, state: State) -> dict[str, Any]:
         for task in self.stream:
             if task.number > len(state.task_sizes):
                 self.listener.task_started(task, len(self.stream))
                 new = self.new_photos.pop(task.number) if task.number in self.new_photos else self._decode_new(task)
-                learn_task(state, self.method, task, new, self.runtime, self.folder)
-                refit_discriminant(state, self.method, task, new, self.runtime)
-                save_bundle(state, self.folder.model)
-                remove_checkpoint(self.folder.path)
+                with self.clock("train"):
+                    learn_task(state, self.method, task, new, self.runtime, self.folder)
+                with self.clock("fit"):
+                    refit_discriminant(state, self.method, task, new, self.runtime)
+                with self.clock("write"):
+                    save_bundle(state, self.folder.model)
+                    remove_checkpoint(self.folder.path)
             if not self.folder.is_measured(task.number):
-                self._measure(state, task)
-                results = self.folder.write_results(task.number)
+                with self.clock("evaluate"):
+                    self._measure(state, task)
+                with self.clock("write"):
+                    results = self.folder.write_results(task.number)
                 self.listener.task_ended(task, results["tasks"][-1])
         remove_checkpoint(self.folder.path)  # a killed run may have left these behind
         remove_old(self.folder.model)

@@ -1,39 +1,51 @@
 """The files of a run beside its model: facts, epochs, tables and results. Also checks whether a run may be resumed."""
 
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from fdcnet.config import Config, leaves, protocol_names, to_dict
+from fdcnet.config import Config, Protocol, from_dict, leaves, protocol_names, to_dict
 from fdcnet.data.records import Task
-from fdcnet.data.stream import fingerprint
+from fdcnet.data.stream import fingerprint, task_bounds
 from fdcnet.errors import UserError
-from fdcnet.evaluation.incremental import build_results, score_task
+from fdcnet.evaluation.incremental import build_results, rounded, score_task
 from fdcnet.evaluation.table import Table
 from fdcnet.methods.base import Method, Phase, State
+from fdcnet.runtime.clock import Clock
 from fdcnet.runtime.listener import Epoch
-from fdcnet.store.bundle import read_description
+from fdcnet.store.bundle import has_bundle, read_description, settings_as_written
 from fdcnet.store.record import RunRecord, commit, environment, truncate_metrics
-from fdcnet.training import checkpoint, optim
+from fdcnet.training import checkpoint
 from fdcnet.training.checkpoint import Checkpoint, Position
+from fdcnet.training.loop import Sums
+from fdcnet.training.stop import StopRequest, deferred_signals
 from fdcnet.training.task import Journal
 
 # facts that are copied into each result
-MADE = ("command", "commit", "device", "versions", "config", "base_model", "base_config", "resumed")
+MADE = (
+    *("command", "commit", "device", "versions", "config", "base_model", "base_config", "resumed"),
+    *("seconds", "seconds_by_phase", "peak_memory_mb"),
+)
+PHASES = ("decode", "train", "herd", "fit", "evaluate", "write")
 
 
 class RunFolder(Journal):
-    def __init__(self, path: Path, config: Config, method: Method, stream: Sequence[Task], dataset_name: str) -> None:
+    def __init__(
+        self, path: Path, config: Config, method: Method, stream: Sequence[Task], dataset_name: str, clock: Clock
+    ) -> None:
         self.path, self.config, self.method, self.stream = path, config, method, stream
-        self.dataset_name = dataset_name
+        self.dataset_name, self.clock = dataset_name, clock
         self.record = RunRecord(path)
         self.model = path / "model"
         self.started = time.monotonic()
-        self.seconds_before = 0.0
+        self.before: dict[str, Any] = {}  # costs of earlier sessions of a resumed run
         self.last_save = self.started
 
     def open(self, resume: bool, device: str, base_model: Path | None) -> None:
@@ -42,11 +54,21 @@ class RunFolder(Journal):
         if base_model and not self.record.exists():
             facts |= {"base_model": str(base_model), "base_config": read_description(base_model)["config"]}
         self.record = RunRecord.create(self.path, facts, resume=resume)
-        self.seconds_before = self.record.run().get("seconds") or 0.0
+        self.before = self.record.run()
 
     def seconds(self) -> float:
         """Training time so far, including earlier sessions of a resumed run."""
-        return self.seconds_before + time.monotonic() - self.started
+        return (self.before.get("seconds") or 0.0) + time.monotonic() - self.started
+
+    def costs(self) -> dict[str, Any]:
+        """Time and memory so far, including earlier sessions of a resumed run."""
+        earlier, memory = self.before.get("seconds_by_phase") or {}, self.before.get("peak_memory_mb") or {}
+        spent = {phase: earlier.get(phase, 0.0) + self.clock.seconds.get(phase, 0.0) for phase in PHASES}
+        return {
+            "seconds": round(self.seconds(), 1),
+            "seconds_by_phase": {phase: round(seconds, 1) for phase, seconds in spent.items()},
+            "peak_memory_mb": {kind: max(peak, memory.get(kind, 0)) for kind, peak in peak_memory().items()},
+        }
 
     def base_model(self) -> Path | None:
         recorded = self.record.run().get("base_model")
@@ -55,8 +77,10 @@ class RunFolder(Journal):
     def refuse_other_run(self, base_model: Path | None) -> None:
         recorded = self.record.run()
         if recorded.get("finished"):
-            raise UserError(f"{self.path} is already complete.", "Choose another folder.")
-        if other := _other_settings(recorded["config"], to_dict(self.config)):
+            no_report = not (self.path / "report.html").exists()
+            remedy = f"Write its report with 'fdcnet report {self.path}', or choose" if no_report else "Choose"
+            raise UserError(f"{self.path} is already complete.", f"{remedy} another folder.")
+        if other := _other_settings(_started_with(recorded["config"]), to_dict(self.config)):
             raise UserError(
                 f"{self.path} was started with different settings: {', '.join(other)}.",
                 "Resume with the same recipe and flags ('fdcnet report' shows them), or choose another folder.",
@@ -93,17 +117,18 @@ class RunFolder(Journal):
         self.last_save = time.monotonic()
         return saved
 
-    def epoch_ended(
-        self, state: State, phase: Phase, position: Position, epoch: Epoch, optimizer: torch.optim.Optimizer
-    ) -> None:
-        self._record_epoch(position.task, phase, epoch)
-        waited = time.monotonic() - self.last_save
-        if epoch.number == phase.epochs or waited > 60 * self.config.train.checkpoint_minutes:
-            momenta = optim.momenta(optimizer, phase)
-            checkpoint.save_checkpoint(self.path, position, state.network, momenta, state.task_modules)
-            self.last_save = time.monotonic()
+    def stopping(self) -> AbstractContextManager[StopRequest]:
+        return deferred_signals()
 
-    def _record_epoch(self, task: int, phase: Phase, epoch: Epoch) -> None:
+    def is_due(self) -> bool:
+        return time.monotonic() - self.last_save > 60 * self.config.train.checkpoint_minutes
+
+    def save(self, state: State, position: Position, momenta: Mapping[str, Tensor], sums: Sums) -> None:
+        with self.clock("write"):
+            checkpoint.save_checkpoint(self.path, position, state.network, momenta, state.task_modules, sums.tensors)
+        self.last_save = time.monotonic()
+
+    def record_epoch(self, task: int, phase: Phase, epoch: Epoch) -> None:
         self.record.append_metrics(
             {
                 "task": task,
@@ -137,14 +162,16 @@ class RunFolder(Journal):
         return self._table_file(0, task).exists()
 
     def save_tables(self, task: int, tables: Sequence[Table]) -> None:
-        for number in reversed(range(len(tables))):  # the first one last: if it exists, all do
-            file = self._table_file(number, task)
-            file.parent.mkdir(exist_ok=True)
-            tables[number].save(file)
+        with self.clock("write"):
+            for number in reversed(range(len(tables))):  # the first one last: if it exists, all do
+                file = self._table_file(number, task)
+                file.parent.mkdir(exist_ok=True)
+                tables[number].save(file)
 
     def write_results(self, num_tasks: int) -> dict[str, Any]:
         """Write the results of the tasks so far from the tables on disk. Returns those of the first protocol."""
         sizes = [len(task.classes) for task in self.stream[:num_tasks]]
+        self.record.write_run(**self.costs())
         facts = self.record.run()
         all_results = []
         for number, protocol in enumerate(self.config.protocols):
@@ -157,11 +184,19 @@ class RunFolder(Journal):
                 protocol=protocol,
                 tasks=[score_task(table, protocol, sizes[: t + 1]) for t, table in enumerate(tables)],
             )
+            if self.method.one_task and 0 < self.config.data.base_classes < sizes[0]:
+                results["groups"] = self._groups(tables[-1], protocol)
             results["made"] = {key: facts[key] for key in MADE if key in facts}
             self.record.write_results(results, f"results{self._suffix(number)}")
             all_results.append(results)
-        self.record.write_run(seconds=round(self.seconds(), 1))
         return all_results[0]
+
+    def _groups(self, table: Table, protocol: Protocol) -> list[dict[str, Any]]:
+        """Scores of joint training on the classes of each task that other methods would learn one by one."""
+        data, total = self.config.data, self.stream[-1].num_classes
+        sizes = [last - first for first, last in task_bounds(total, data.base_classes, data.step_classes)]
+        scores = score_task(table, protocol, sizes).groups
+        return [{"num_classes": size, **rounded(group)} for size, group in zip(sizes, scores, strict=True)]
 
     def _table_file(self, protocol: int, task: int) -> Path:
         return self.path / "predictions" / f"task-{task}{self._suffix(protocol)}.csv.gz"
@@ -191,6 +226,26 @@ class RunFolder(Journal):
         }
 
 
+def _started_with(recorded: dict[str, Any]) -> dict[str, Any]:
+    """All settings of a run, also those that were added after it started. It was then evaluated with the head."""
+    written = settings_as_written(recorded)
+    protocols = [{"classifier": "head"} | protocol for protocol in written["protocols"]]
+    return to_dict(from_dict(Config, written | {"protocols": protocols}))
+
+
+def peak_memory() -> dict[str, int]:
+    """Peak memory of this process in megabytes."""
+    peaks = {}
+    if torch.cuda.is_initialized():
+        peaks["gpu"] = round(torch.cuda.max_memory_allocated() / 1e6)
+    with contextlib.suppress(ImportError):  # Windows
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024  # bytes
+        peaks["host"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6)
+    return peaks
+
+
 def _other_settings(recorded: dict[str, Any], given: dict[str, Any]) -> list[str]:
     """`key was A, is B` for each setting that affects training. Different paths to the same data are equal."""
     old, new = dict(leaves(recorded)), dict(leaves(given))
@@ -199,3 +254,17 @@ def _other_settings(recorded: dict[str, Any], given: dict[str, Any]) -> list[str
         settings["data.path"] = str(Path(str(settings["data.path"])).resolve())
     keys = [key for key in old | new if old.get(key) != new.get(key)]
     return [f"{key} was {old.get(key)}, is {new.get(key)}" for key in keys]
+
+
+def resume_point(run_dir: Path) -> str | None:
+    """Where `resume` continues a run, in words. None if there is no run yet."""
+    if not RunRecord(run_dir).exists():
+        return None
+    model = run_dir / "model"
+    task = 1 + (len(read_description(model)["task_sizes"]) if has_bundle(model) else 0)
+    position = checkpoint.read_position(run_dir)
+    if position and position.task == task:
+        return str(position)
+    if task > 1 and not (run_dir / "predictions" / f"task-{task - 1}.csv.gz").exists():
+        return f"the evaluation of task {task - 1}"
+    return f"the start of task {task}" if task <= len(RunRecord(run_dir).run()["tasks"]) else "the results"

@@ -5,20 +5,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fdcnet.config import TrainConfig
 from fdcnet.data.batches import Key, balanced_indices, cycled_indices, epoch_indices, paired_indices, rng
+from fdcnet.data.pixels import Pixels, join, select
 from fdcnet.data.records import Task
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import Phase
 
-SMALLEST_BATCH = 8  # photos; batch statistics of fewer are too noisy
-
 
 @dataclass(frozen=True)
 class Photos:
-    """All photos in one tensor: new photos, then the memory, then copies of new photos drawn as exemplars."""
+    """All photos in one row: new photos, then the memory, then copies of new photos drawn as exemplars."""
 
-    pixels: Tensor  # (N, S, S, 3) uint8
+    pixels: Pixels  # (N, S, S, 3) uint8
     labels: Tensor  # (N,)
     from_memory: Tensor  # (N,) bool: true for memory and drawn photos
     num_drawn: int = 0
@@ -34,13 +32,13 @@ class Photos:
 
 
 def gather_photos(
-    pixels: Tensor, labels: Tensor, memory: ExemplarMemory, task: Task, draw: bool, seed_key: Key
+    pixels: Pixels, labels: Tensor, memory: ExemplarMemory, task: Task, draw: bool, seed_key: Key
 ) -> Photos:
     """Collect the photos of a task. `draw`: also draw exemplars of new classes, as many as an old class has."""
     num_new = len(labels)
     parts, names = [pixels], [labels]
     if len(memory):
-        parts.append(memory.all_pixels().to(pixels.device))
+        parts.append(memory.all_pixels())
         names.append(memory.all_labels())
     drawn = torch.empty(0, dtype=torch.int64)
     if draw and task.classes:
@@ -48,20 +46,14 @@ def gather_photos(
         generator = rng(*seed_key, "drawn")
         rows = [(labels == label).nonzero().squeeze(1) for label in range(task.num_old, task.num_classes)]
         drawn = torch.cat([own[torch.from_numpy(generator.permutation(len(own))[:quota])] for own in rows])
-        parts.append(pixels[drawn.to(pixels.device)])
+        parts.append(select(pixels, drawn))
         names.append(labels[drawn])
     everything = torch.cat(names)
-    row = torch.cat(parts) if len(parts) > 1 else pixels
-    return Photos(row, everything, torch.arange(len(everything)) >= num_new, len(drawn))
+    return Photos(join(parts), everything, torch.arange(len(everything)) >= num_new, len(drawn))
 
 
 def needs_drawn(phase: Phase) -> bool:
     return phase.data in ("paired", "exemplars") or (phase.outer is not None and needs_drawn(phase.outer))
-
-
-def photos_per_step(train: TrainConfig, num_photos: int) -> int:
-    """The batch size: smaller than the setting where an epoch would have too few steps."""
-    return max(min(train.batch_size, SMALLEST_BATCH), min(train.batch_size, num_photos // train.epoch_steps))
 
 
 def indices_of(phase: Phase, photos: Photos, batch_size: int, seed_key: Key) -> list[Tensor]:

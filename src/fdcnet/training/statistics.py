@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fdcnet.data.batches import normalise
 from fdcnet.data.cache import PixelCache
+from fdcnet.data.pixels import Pixels, chunks
 from fdcnet.data.records import Task
 from fdcnet.evaluation.evaluator import WHOLE, View, show
 from fdcnet.methods.base import State
@@ -28,14 +29,14 @@ FAMILIAR = 0.95
 def pooled_views(
     state: State,
     runtime: Runtime,
-    pixels: Tensor,
+    pixels: Pixels,
     layer: Layer = "tail",
     views: Sequence[View] = VIEWS,
     stage: str = "computing features",
 ) -> Tensor:
     """Pooled features of each view of each photo: (N, S, S, 3) -> (N, V, D)"""
     network, crop, pooled = state.network.eval(), state.config.data.crop, []
-    for done, chunk in enumerate(pixels.split(state.config.train.batch_size)):
+    for done, chunk in enumerate(chunks(pixels, state.config.train.batch_size)):
         shown = torch.cat([show(chunk, view, crop) for view in views]).to(runtime.device)
         with runtime.autocast:
             images = normalise(shown, network.lineage.mean, network.lineage.std)

@@ -1,9 +1,8 @@
 """One task: run the phases of a method on new photos and exemplars, then select the exemplars to keep."""
 
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
-import torch
 from torch import Tensor, nn
 
 from fdcnet.data.batches import Batches, Key
@@ -18,10 +17,11 @@ from fdcnet.training.discriminant import fit_discriminant
 from fdcnet.training.exemplars import keep_exemplars, labels_of
 from fdcnet.training.imprint import imprint
 from fdcnet.training.light import frozen_backbone, shared_views
-from fdcnet.training.loop import run_phase
-from fdcnet.training.sampling import Photos, gather_photos, indices_of, needs_drawn, photos_per_step
+from fdcnet.training.loop import Done, Sums, run_phase
+from fdcnet.training.sampling import Photos, gather_photos, indices_of, needs_drawn
 from fdcnet.training.seeding import seed_torch
 from fdcnet.training.step import make_step
+from fdcnet.training.stop import StopRequest
 
 
 class Journal:
@@ -31,9 +31,19 @@ class Journal:
         """The checkpoint of this task, if there is one. Records written after it are removed."""
         return None
 
-    def epoch_ended(
-        self, state: State, phase: Phase, position: Position, epoch: Epoch, optimizer: torch.optim.Optimizer
-    ) -> None: ...
+    def stopping(self) -> AbstractContextManager[StopRequest]:
+        """Around a phase. A signal in a `StopRequest` is obeyed after a checkpoint has been saved."""
+        return nullcontext(StopRequest())
+
+    def is_due(self) -> bool:
+        """Whether the last checkpoint is too old."""
+        return False
+
+    def save(self, state: State, position: Position, momenta: Mapping[str, Tensor], sums: Sums) -> None:
+        """Save a checkpoint."""
+
+    def record_epoch(self, task: int, phase: Phase, epoch: Epoch) -> None:
+        """Record the losses of an epoch."""
 
 
 EpochBatches = Callable[[list[Tensor], Key], Iterable[Batch]]
@@ -53,12 +63,15 @@ def learn_task(
     with frozen_backbone(state) if state.config.train.views else nullcontext(state.network.backbone) as backbone:
         checkpoint = journal.resume(task)
         if checkpoint:
-            state.network.load_state_dict(checkpoint.network)
-            state.task_modules.load_state_dict(checkpoint.task_modules)
+            with checkpoint.fitting():
+                state.network.load_state_dict(checkpoint.network)
+                state.task_modules.load_state_dict(checkpoint.task_modules)
         phases = method.phases(state, task)
         draw, key = any(map(needs_drawn, phases)), (state.config.seed, task.number)
         photos = gather_photos(new.pixels, labels_of(new, task), state.memory, task, draw, key)
         epoch_batches = _epoch_batches(state, task, photos, runtime, backbone)
+        if checkpoint and checkpoint.position.phase >= len(phases):
+            raise checkpoint.misfit(f"it is in phase {checkpoint.position.phase + 1} of {len(phases)}")
         for index, phase in enumerate(phases):
             if checkpoint and index < checkpoint.position.phase:
                 continue
@@ -69,7 +82,8 @@ def learn_task(
     state.classes.extend(task.classes)
     state.task_sizes.append(len(task.classes))
     if method.uses_memory:
-        keep_exemplars(state, runtime, task, new)
+        with runtime.clock("herd"):
+            keep_exemplars(state, runtime, task, new)
 
 
 def refit_discriminant(state: State, method: Method, task: Task, new: PixelCache, runtime: Runtime) -> None:
@@ -118,33 +132,43 @@ def _run_phase(
     config, listener = state.config, runtime.listener
     key = (config.seed, task.number, phase.name)
     optimizer = optim.make_optimizer(phase)
+    done = Done()
     if resumed:
-        optim.restore_momenta(optimizer, phase, resumed.momenta)
-
-    batch_size = photos_per_step(config.train, photos.num_own)
+        with resumed.fitting():
+            optim.restore_momenta(optimizer, phase, resumed.momenta)
+        done = Done(resumed.position.epochs_done, resumed.position.steps_done, Sums(resumed.losses))
 
     def indices(epoch: int) -> list[Tensor]:
-        return indices_of(phase, photos, batch_size, (*key, epoch, "order"))
+        return indices_of(phase, photos, config.train.batch_size, (*key, epoch, "order"))
 
     def batches(epoch: int) -> Iterable[Batch]:
         return epoch_batches(indices(epoch), (*key, epoch, "crop"))
 
+    def save(done: Done) -> None:
+        position = Position(task.number, index, done.epochs, done.steps, phase.name)
+        journal.save(state, position, optim.momenta(optimizer, phase), done.sums)
+        stop.obey()
+
+    def step_ended(num_images: int, done: Done) -> None:
+        listener.step(num_images)
+        in_epoch = done.steps < len(epoch_sizes)
+        if in_epoch and (stop.signal or journal.is_due()):
+            done.sums.check(phase, done.epochs + 1, done.steps)
+            save(done)
+
     def epoch_ended(epoch: Epoch) -> None:
-        journal.epoch_ended(state, phase, Position(task.number, index, epoch.number), epoch, optimizer)
+        journal.record_epoch(task.number, phase, epoch)
+        if epoch.number == phase.epochs or stop.signal or journal.is_due():
+            save(Done(epoch.number))
         listener.epoch_ended(epoch)
 
-    first_epoch = resumed.position.epochs_done + 1 if resumed else 1
     epoch_sizes = [len(batch) for batch in indices(1)]
-    num_steps = len(epoch_sizes) * (phase.epochs - first_epoch + 1)
-    listener.phase_started(phase.name, first_epoch, phase.epochs, sum(epoch_sizes))
-    run_phase(
-        phase,
-        batches,
-        len(epoch_sizes),
-        make_step(optimizer, runtime.autocast, runtime.device, num_steps, config.train.graphs, listener.note),
-        first_epoch,
-        on_step=listener.step,
-        on_epoch=epoch_ended,
-    )
+    num_steps = len(epoch_sizes) * (phase.epochs - done.epochs) - done.steps
+    listener.phase_started(phase.name, done.epochs + 1, phase.epochs, sum(epoch_sizes))
+    if done.steps:
+        listener.step(sum(epoch_sizes[: done.steps]))
+    step = make_step(optimizer, runtime.autocast, runtime.device, num_steps, config.train.graphs, listener.note)
+    with journal.stopping() as stop:
+        run_phase(phase, batches, len(epoch_sizes), step, done, step_ended, epoch_ended)
     phase.after()
     listener.phase_ended()

@@ -1,6 +1,5 @@
 """The local page and its API."""
 
-import io
 import logging
 import threading
 from collections.abc import AsyncIterator
@@ -17,7 +16,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from fdcnet.data.decode import BadImage, upright
 from fdcnet.errors import UserError
 from fdcnet.report.page import POLICY, render
 from fdcnet.report.runs import load
@@ -26,28 +24,20 @@ from fdcnet.teaching.holdout import FEWEST_PHOTOS
 from fdcnet.teaching.learn import KEEP
 from fdcnet.web import schemas
 from fdcnet.web.guard import Guard, Refused, refusal
+from fdcnet.web.label_routes import add_label_routes
+from fdcnet.web.labels import Labelling
 from fdcnet.web.labelstudio import add_labelstudio_routes
 from fdcnet.web.model import ServedModels
+from fdcnet.web.preview import as_jpeg
 from fdcnet.web.runner import LessonRunner
-from fdcnet.web.uploads import MAX_CLASSES, MAX_LESSON, MAX_PHOTO, MAX_PHOTOS, receive_upload
+from fdcnet.web.uploads import MAX_CLASSES, MAX_LESSON, MAX_PHOTO, MAX_PHOTOS, UPLOAD_BODY, receive_upload
 
 STATIC = Path(__file__).with_name("static")
 MAX_DECODING = 2  # photos at the same time; a decoded photo may be large
-PREVIEW_SIDE = 1600  # pixels
 LIMITS = schemas.Limits(
     photo_bytes=MAX_PHOTO, lesson_bytes=MAX_LESSON, photos=MAX_PHOTOS, classes=MAX_CLASSES, min_photos=FEWEST_PHOTOS
 )
 PHOTO_BODY = {"requestBody": {"required": True, "content": {"image/*": {"schema": {"type": "string"}}}}}
-LESSON_FIELDS = {
-    "class": {"type": "array", "items": {"type": "string"}, "description": "Class name of the photos that follow."},
-    "photo": {"type": "array", "items": {"type": "string", "format": "binary"}},
-}
-LESSON_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"multipart/form-data": {"schema": {"type": "object", "properties": LESSON_FIELDS}}},
-    }
-}
 log = logging.getLogger(__name__)
 
 
@@ -58,10 +48,12 @@ def make_app(
     models = ServedModels(path, device)
     models.own.refuse_other_folders()
     runner = LessonRunner(models, keep)
+    labelling = Labelling(models, runner.workspace)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
+        await to_thread.run_sync(labelling.close)
         await to_thread.run_sync(runner.close)
 
     app = FastAPI(
@@ -76,9 +68,10 @@ def make_app(
     _add_model_routes(app, models, runner)
     _add_photo_routes(app, models)
     _add_lesson_routes(app, runner)
+    add_label_routes(app, labelling)
     _add_pages(app, models)
     add_labelstudio_routes(app, models, runner)
-    return Guard(app, host, token, {"/api/lesson": MAX_LESSON, None: MAX_PHOTO})
+    return Guard(app, host, token, {"/api/lesson": MAX_LESSON, "/api/labels": MAX_LESSON, None: MAX_PHOTO})
 
 
 def _add_model_routes(app: FastAPI, models: ServedModels, runner: LessonRunner) -> None:
@@ -153,7 +146,7 @@ def _add_photo_routes(app: FastAPI, models: ServedModels) -> None:
     async def preview(request: Request) -> Response:
         """The photo as JPEG, for formats that browsers cannot show."""
         photo = await _photo_of(request)
-        jpeg = await to_thread.run_sync(_jpeg, photo, limiter=limiter)
+        jpeg = await to_thread.run_sync(as_jpeg, photo, limiter=limiter)
         return Response(jpeg, media_type="image/jpeg")
 
 
@@ -162,15 +155,6 @@ async def _photo_of(request: Request) -> bytes:
     if not photo:
         raise Refused(400, "No photo was sent.", "Send the bytes of a photo file as the request body.")
     return photo
-
-
-def _jpeg(photo: bytes) -> bytes:
-    buffer = io.BytesIO()
-    try:
-        upright(photo, PREVIEW_SIDE).save(buffer, "JPEG", quality=85)
-    except BadImage as error:
-        raise Refused(400, f"photo cannot be read: {error}.", "Send another photo.") from error
-    return buffer.getvalue()
 
 
 def _add_lesson_routes(app: FastAPI, runner: LessonRunner) -> None:
@@ -182,7 +166,7 @@ def _add_lesson_routes(app: FastAPI, runner: LessonRunner) -> None:
             return schemas.LessonInfo(state="lost", problem=problem, remedy="The model is unchanged. Please try again.")
         return schemas.LessonInfo(state="none")
 
-    @app.post("/api/lesson", status_code=202, openapi_extra=LESSON_BODY, responses={409: {"model": schemas.Problem}})
+    @app.post("/api/lesson", status_code=202, openapi_extra=UPLOAD_BODY, responses={409: {"model": schemas.Problem}})
     async def teach(
         request: Request,
         more: Annotated[bool, Query(description="Allow photos of known classes.")] = False,
@@ -190,13 +174,7 @@ def _add_lesson_routes(app: FastAPI, runner: LessonRunner) -> None:
     ) -> schemas.LessonInfo:
         """Start a lesson. Only one runs at a time; the old version answers until the new one is complete."""
         with runner.reserved():
-            try:
-                folder = runner.workspace.new_folder("upload")
-                upload = await receive_upload(request.stream(), request.headers.get("content-type", ""), folder)
-            except OSError as error:
-                remedy = "Free some space in the server's temporary folder."
-                raise Refused(507, f"The photos cannot be stored: {error.strerror or error}.", remedy) from error
-            runner.start(upload, more, epochs)
+            runner.start(await receive_upload(request, runner.workspace), more, epochs)
         return current()
 
     @app.post("/api/lesson/example", status_code=202, responses={409: {"model": schemas.Problem}})

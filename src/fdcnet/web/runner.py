@@ -36,7 +36,7 @@ class LessonRunner:
         self.workspace = Workspace(models.own.path)
         self.lesson: Lesson | None = None
         # One thread for all lessons: memory that a thread allocated is reused only by that thread.
-        self._pool = ThreadPoolExecutor(1, "lesson", initializer=_lower_priority)
+        self._pool = ThreadPoolExecutor(1, "lesson", initializer=lower_priority)
         self._reserved = threading.Lock()
 
     @property
@@ -100,6 +100,7 @@ class LessonRunner:
             upload.dataset,
             keep=self.keep,
             device=model.device,
+            cache=False,  # uploads are deleted after the lesson
             listener=lesson,
             cancel=lesson.cancel,
             **options,
@@ -120,7 +121,7 @@ class LessonRunner:
         self.workspace.close()
 
 
-def _lower_priority() -> None:
+def lower_priority() -> None:
     """On Linux every thread has its own niceness, and threads that it starts inherit it."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):

@@ -137,3 +137,30 @@ class LessonInfo(_Response):
     report: dict[str, Any] | None = None
     problem: str | None = None
     remedy: str | None = None
+
+
+class LabelledPhotoInfo(_Response):
+    number: int
+    name: str
+    class_: str = Field(alias="class")
+    width: int
+    height: int
+    found: Box = Field(description="The box that the model found.")
+    box: Box | None = Field(description="The box that will be exported; null if the photo was rejected.")
+    confidence: float = Field(description="Ranks the boxes that were found. Not a probability.")
+    reviewed: bool = Field(description="Whether a person accepted, corrected or rejected it.")
+
+
+class Correction(_Response):
+    box: Box | None = Field(description="x0, y0, x1, y1 in pixels. The box that was found accepts it; null rejects.")
+
+
+class LabelsInfo(_Response):
+    state: Literal["none", "boxing", "ready", "failed"]
+    classes: list[str] = []
+    num_boxed: int = 0
+    num_photos: int = 0
+    photos: list[LabelledPhotoInfo] = Field(default=[], description="When ready: least certain first.")
+    skipped: list[dict[str, str]] = Field(default=[], description="Unusable photos: name and reason.")
+    problem: str | None = None
+    remedy: str | None = None

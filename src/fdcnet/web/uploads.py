@@ -1,4 +1,4 @@
-"""Photos uploaded for a lesson. They are stored under generated names until the lesson ends."""
+"""Uploaded photos with their classes. They are stored under generated names until they are no longer needed."""
 
 import shutil
 import unicodedata
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, BinaryIO
 from anyio import to_thread
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import Request
 
 from fdcnet.data.decode import BadImage, decode
 from fdcnet.data.records import Dataset, Record
 from fdcnet.web.guard import Refused
+from fdcnet.web.workspace import Workspace
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -25,18 +27,29 @@ MAX_PHOTOS = 1000
 MAX_CLASSES = 100
 MAX_FIELD = 10_000  # bytes of a class name
 USAGE = "Send form fields in this order: class, its photos as photo, the next class, and so on."
+FIELDS = {
+    "class": {"type": "array", "items": {"type": "string"}, "description": "Class name of the photos that follow."},
+    "photo": {"type": "array", "items": {"type": "string", "format": "binary"}},
+}
+UPLOAD_BODY = {  # for OpenAPI
+    "requestBody": {
+        "required": True,
+        "content": {"multipart/form-data": {"schema": {"type": "object", "properties": FIELDS}}},
+    }
+}
 CHECK_SIDE = 32  # pixels; decoding a photo to this size shows whether it is complete
 
 
 @dataclass
 class Upload:
-    """Classes and photos of one lesson. `delete` removes all files."""
+    """Classes and photos of one upload. `delete` removes all files."""
 
     folder: Path
     classes: list[str] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     unseen: list[Record] = field(default_factory=list)  # of the example: only for evaluation
     skipped: list[dict[str, str]] = field(default_factory=list)  # name, reason
+    names: dict[Path, str] = field(default_factory=dict)  # the photos' own file names
 
     @property
     def dataset(self) -> Dataset:
@@ -49,8 +62,17 @@ class Upload:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-async def receive_upload(body: AsyncIterator[bytes], content_type: str, folder: Path) -> Upload:
-    """Write the photos to `folder` as they arrive. Unreadable ones are skipped."""
+async def receive_upload(request: Request, workspace: Workspace) -> Upload:
+    """Write the photos to the workspace as they arrive. Unreadable ones are skipped."""
+    try:
+        folder = workspace.new_folder("upload")
+        return await _receive(request.stream(), request.headers.get("content-type", ""), folder)
+    except OSError as error:
+        remedy = "Free some space in the server's temporary folder."
+        raise Refused(507, f"The photos cannot be stored: {error.strerror or error}.", remedy) from error
+
+
+async def _receive(body: AsyncIterator[bytes], content_type: str, folder: Path) -> Upload:
     form = _Form(Upload(folder))
     try:
         kind, options = parse_options_header(content_type)
@@ -83,7 +105,7 @@ class _Photo:
 class _Form:
     """Handles the parts of a multipart body. At most one file is open, and memory use does not depend on the photos.
 
-    Client file names and class names are only displayed. They never become part of a path.
+    File names that a client sends never become part of a path here.
     """
 
     def __init__(self, upload: Upload) -> None:
@@ -115,6 +137,7 @@ class _Form:
         for photo, problem in zip(self._photos, problems, strict=True):
             if problem is None:
                 self.upload.records.append(Record(photo.path, photo.label))
+                self.upload.names[photo.path] = photo.shown_name
             else:
                 photo.path.unlink()
                 self.upload.skipped.append({"name": photo.shown_name, "reason": problem})
@@ -149,7 +172,7 @@ class _Form:
 
     def _add_photo(self, shown_name: str, label: str) -> None:
         if len(self._photos) == MAX_PHOTOS:
-            raise Refused(400, f"More than {MAX_PHOTOS} photos.", "Split them into several lessons.")
+            raise Refused(400, f"More than {MAX_PHOTOS} photos.", "Send fewer at a time.")
         # Unique among lessons, because the model remembers these names.
         path = self.upload.folder / f"{self.upload.folder.name}-{len(self._photos):04d}"
         self._photos.append(_Photo(path, label, shown_name[:200] or "photo"))
@@ -175,7 +198,7 @@ class _Form:
         if self._label not in self.upload.classes:
             self.upload.classes.append(self._label)
         if len(self.upload.classes) > MAX_CLASSES:
-            raise Refused(400, f"More than {MAX_CLASSES} classes.", "Split them into several lessons.")
+            raise Refused(400, f"More than {MAX_CLASSES} classes.", "Send fewer at a time.")
 
     def _end(self) -> None:
         self.is_complete = True

@@ -5,10 +5,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, BinaryIO, Self
 
 from fdcnet.errors import UserError
 from fdcnet.files import replacing
@@ -38,7 +38,12 @@ class Writer:
 
 
 class FileWriter(Writer):
-    """Writes one file, which appears once it is complete. `-` is standard output."""
+    """Writes one file, which appears once it is complete, or grows line by line if it is `streamed`.
+
+    `-` is standard output.
+    """
+
+    streamed = False
 
     def __enter__(self) -> Self:
         self.closing = ExitStack()
@@ -52,7 +57,8 @@ class FileWriter(Writer):
         make_folder(self.path.parent)
         if self.path.is_dir():
             raise UserError(f"{self.path} is a folder.", "Name a file.")
-        content = self.closing.enter_context(replacing(self.path))
+        opened: AbstractContextManager[BinaryIO] = self.path.open("wb") if self.streamed else replacing(self.path)
+        content = self.closing.enter_context(opened)
         return io.TextIOWrapper(content, encoding="utf-8", errors=ESCAPED, newline="")
 
     def __exit__(

@@ -56,7 +56,7 @@ async function predictOne(photo) {
   summarize();
 }
 
-function answer(photo, { width, height, box, class: name, score }) {
+function answer(photo, { width, height, box, class: name, score, unfamiliar }) {
   const stage = tag("button", { type: "button", class: "stage", "aria-label": `Open ${photo.file.name}: ${name}`, onclick: () => {
     $("grid-part").hidden = true;
     $("back-to-grid").hidden = false;
@@ -65,7 +65,8 @@ function answer(photo, { width, height, box, class: name, score }) {
   shape("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
     box ? [rectangle(box, "shade"), rectangle(box, "found")] : []));
   return [style(stage, "--aspect", width / height),
-    tag("figcaption", {}, tag("b", {}, name), ` ${percent(score)}`, tag("br"), tag("small", {}, photo.file.name))];
+    tag("figcaption", {}, tag("b", {}, name), ` ${percent(score)}`, tag("br"),
+      unfamiliar ? tag("span", { class: "doubt" }, "may be none of the known classes") : tag("small", {}, photo.file.name))];
 }
 
 function summarize() {

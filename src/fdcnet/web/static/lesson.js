@@ -3,7 +3,7 @@
 import { $, classCount, count, duration, pause, percent, tag } from "./dom.js";
 import { announce, ask, fetchPicture, guarded, hideProblem, Offline, Problem, send, showProblem } from "./server.js";
 import { isKnown, model, onModelChange, refreshModel } from "./model.js";
-import { addCard, addFirstCards, cards, lessonForm, removeCard, removeEmptyCards, update } from "./cards.js";
+import { addCard, addFirstCards, addGroups, cards, lessonForm, removeCard, removeEmptyCards, update } from "./cards.js";
 import { beforeAfter, lessonResult, lossCurves } from "./result.js";
 import { tryPhotos } from "./predict.js";
 import { openTab } from "./tabs.js";
@@ -199,6 +199,15 @@ export async function teachPhoto(file) {
   showCards();
   await openTab("teach");
   card.element.querySelector("input").focus();
+}
+
+/** From Label: folders of classes that the model does not know. */
+export async function teachGroups(groups) {
+  addGroups(groups);
+  if (lesson?.state === "learning") throw new Problem("A lesson is running. The photos were added to the next one.");
+  showCards();
+  await openTab("teach");
+  $("start").focus();
 }
 
 export function showCards() {

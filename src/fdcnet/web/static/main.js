@@ -5,7 +5,8 @@ import { guarded, hideProblem } from "./server.js";
 import { loadModel, model, refreshModel } from "./model.js";
 import { setUpPredict, tryPhotos } from "./predict.js";
 import { addGroups, addPastedPhotos, setUpCards } from "./cards.js";
-import { setUpLesson, showCards, showRunningLesson, teachPhoto } from "./lesson.js";
+import { setUpLesson, showCards, showRunningLesson, teachGroups, teachPhoto } from "./lesson.js";
+import { addLabelGroups, setUpLabels, showLabels } from "./labels.js";
 import { groupDropped } from "./folders.js";
 import { showHistory } from "./history.js";
 import { currentTab } from "./tabs.js";
@@ -20,18 +21,23 @@ async function showTab() {
   }
   hideProblem();
   if (wanted === "teach" && $("lesson").hidden) showCards();
+  if (wanted === "label") await showLabels();
   if (wanted === "model") await showHistory();
 }
 
 async function takeDrop(transfer) {
-  if (currentTab() !== "teach") await tryPhotos([...transfer.files]);
-  else if (!$("lesson-form").hidden) addGroups(await groupDropped([...transfer.items]));
+  const tab = currentTab();
+  if (tab === "teach" && !$("lesson-form").hidden) addGroups(await groupDropped([...transfer.items]));
+  if (tab === "label" && !$("label-form").hidden) addLabelGroups(await groupDropped([...transfer.items]));
+  if (tab === "try" || tab === "model") await tryPhotos([...transfer.files]);
 }
 
 async function takePaste(files) {
   if (!files.length) return;
-  if (currentTab() !== "teach") await tryPhotos(files);
-  else if (!$("lesson-form").hidden) addPastedPhotos(files);
+  const tab = currentTab();
+  if (tab === "teach" && !$("lesson-form").hidden) addPastedPhotos(files);
+  if (tab === "label" && !$("label-form").hidden) addLabelGroups(new Map([["", files]]));
+  if (tab === "try" || tab === "model") await tryPhotos(files);
 }
 
 /** Another tab or the command line may have changed the model. */
@@ -45,6 +51,7 @@ function listen() {
   setUpPredict(teachPhoto);
   setUpCards();
   setUpLesson();
+  setUpLabels(teachGroups);
   document.addEventListener("paste", guarded((event) => takePaste([...(event.clipboardData?.files ?? [])])));
   document.addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dragging"); });
   document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dragging"); });

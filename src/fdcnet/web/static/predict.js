@@ -81,6 +81,7 @@ function show(prediction) {
   $("answer-when").textContent = isCurrent ? "Best class" : `Best class after task ${shown.afterTask}`;
   $("answer-class").textContent = best.class;
   $("answer-score").textContent = `Score ${percent(best.score)} · learned in task ${best.task}`;
+  $("answer-doubt").hidden = !prediction.unfamiliar;
   $("answer-note").textContent = `The model always picks one of the ${classCount(prediction.num_classes)} it `
     + `${isCurrent ? "knows" : "knew"}. The score is not a probability.`;
   showGuesses(prediction);
@@ -89,7 +90,7 @@ function show(prediction) {
   $("photo").alt = `Your photo with a box around ${prediction.class}`;
   paintMap($("heat"), prediction.map, prediction.side);
   drawBox();
-  if (!$("part-try").hidden) announce(`${best.class}, ${percent(best.score)}`);
+  if (!$("part-try").hidden) announce(`${best.class}, ${percent(best.score)}${prediction.unfamiliar ? ", but it may be none of the known classes" : ""}`);
 }
 
 function showGuesses(prediction) {

@@ -1,6 +1,6 @@
 /* The tabs. The part of the address after # names the one that is shown. */
 
-const TABS = ["try", "teach", "model"];
+const TABS = ["try", "teach", "label", "model"];
 
 export const currentTab = () => TABS.find((name) => `#${name}` === location.hash) ?? "try";
 
