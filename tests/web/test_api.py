@@ -267,6 +267,13 @@ def test_a_class_name_is_a_name_and_never_a_path(
     assert {path for path in set(model.parent.rglob("*")) - around if not path.is_relative_to(model)} == set()
 
 
+def test_a_class_with_one_photo_is_refused_at_once(client: TestClient, home: Path, temporary: Path) -> None:
+    own = photos(home, fourth(home))
+    answer = client.post("/api/lesson", files=form(("other", own), ("alone", own[:1])))
+    assert refused(answer, 400) == "Class 'alone' has one training photo."
+    assert client.get("/api/lesson").json()["state"] == "none" and uploads(temporary) == []
+
+
 def test_known_classes_need_to_be_meant(client: TestClient, home: Path, model: Path) -> None:
     known = Localizer.load(model).classes[0]
     client.post("/api/lesson?epochs=1", files=form((known, photos(home, known))))
@@ -477,9 +484,38 @@ def test_the_page_and_the_description_load_nothing_from_elsewhere(client: TestCl
     assert re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]+", page.replace("http://www.w3.org/2000/svg", "")) == []
     described = client.get("/openapi.json").json()
     assert {"/api/predict", "/api/lesson", "/api/history", "/api/rollback", "/api/model"} <= set(described["paths"])
-    for path in ("/docs", "/redoc", "/static/../app.py", "/static/%2e%2e/app.py", "/api/nothing"):
+    shown = client.get("/docs").text
+    assert "http" not in shown.replace("http-equiv", "") and "<script" not in shown
+    for path, methods in described["paths"].items():
+        assert all(f"{method.upper()} {path}" in shown for method in methods)
+    for path in ("/redoc", "/static/../app.py", "/static/%2e%2e/app.py", "/api/nothing"):
         refused(client.get(path), 404)
     refused(client.put("/api/predict"), 405)
+
+
+def test_openapi_says_how_to_send_the_token(model: Path) -> None:
+    with TestClient(make_app(model, device="cpu", token="secret"), HERE) as client:
+        refused(client.get("/openapi.json"), 401)
+        refused(client.get("/docs"), 401)
+        described = client.get("/openapi.json", auth=("", "secret")).json()
+    schemes = described["components"]["securitySchemes"]
+    assert {name: scheme["scheme"] for name, scheme in schemes.items()} == {"bearer": "bearer", "basic": "basic"}
+    assert described["security"] == [{"bearer": []}, {"basic": []}]
+
+
+def test_photos_can_be_sent_as_a_form(client: TestClient, home: Path) -> None:
+    own = photos(home, fourth(home))
+    expected = [client.post("/api/predict?top_k=2", content=photo).json() for photo in own[:2]]
+    one = client.post("/api/predict?top_k=2", files={"photo": ("a.jpg", own[0])})
+    assert one.json() == expected[0]
+    files = [("photo", ("a.jpg", own[0])), ("photo", ("bad.jpg", b"broken")), ("photo", ("b.jpg", own[1]))]
+    several = client.post("/api/predict/batch?top_k=2", files=files).json()
+    assert [entry["name"] for entry in several] == ["a.jpg", "bad.jpg", "b.jpg"]
+    assert [entry["prediction"] for entry in several] == [expected[0], None, expected[1]]
+    assert "cannot be read" in several[1]["problem"] and several[0]["problem"] is None
+    assert refused(client.post("/api/predict", files={"file": ("a.jpg", own[0])}), 400) == "No photo was sent."
+    too_many = [("photo", ("a.jpg", b"x"))] * 101
+    assert "Too many files" in refused(client.post("/api/predict/batch", files=too_many), 400)
 
 
 def test_what_is_no_model_is_not_served(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
@@ -23,21 +23,20 @@ from fdcnet.store.versions import rollback
 from fdcnet.teaching.holdout import FEWEST_PHOTOS
 from fdcnet.teaching.learn import KEEP
 from fdcnet.web import schemas
+from fdcnet.web.api_page import add_api_page
 from fdcnet.web.guard import Guard, Refused, refusal
 from fdcnet.web.label_routes import add_label_routes
 from fdcnet.web.labels import Labelling
 from fdcnet.web.labelstudio import add_labelstudio_routes
 from fdcnet.web.model import ServedModels
-from fdcnet.web.preview import as_jpeg
+from fdcnet.web.photo_routes import BATCH_PATH, MAX_BATCH_BYTES, add_photo_routes
 from fdcnet.web.runner import LessonRunner
 from fdcnet.web.uploads import MAX_CLASSES, MAX_LESSON, MAX_PHOTO, MAX_PHOTOS, UPLOAD_BODY, receive_upload
 
 STATIC = Path(__file__).with_name("static")
-MAX_DECODING = 2  # photos at the same time; a decoded photo may be large
 LIMITS = schemas.Limits(
     photo_bytes=MAX_PHOTO, lesson_bytes=MAX_LESSON, photos=MAX_PHOTOS, classes=MAX_CLASSES, min_photos=FEWEST_PHOTOS
 )
-PHOTO_BODY = {"requestBody": {"required": True, "content": {"image/*": {"schema": {"type": "string"}}}}}
 log = logging.getLogger(__name__)
 
 
@@ -66,12 +65,14 @@ def make_app(
     )
     _add_error_handlers(app)
     _add_model_routes(app, models, runner)
-    _add_photo_routes(app, models)
+    add_photo_routes(app, models)
     _add_lesson_routes(app, runner)
     add_label_routes(app, labelling)
     _add_pages(app, models)
     add_labelstudio_routes(app, models, runner)
-    return Guard(app, host, token, {"/api/lesson": MAX_LESSON, "/api/labels": MAX_LESSON, None: MAX_PHOTO})
+    add_api_page(app, has_token=token is not None)
+    limits = {"/api/lesson": MAX_LESSON, "/api/labels": MAX_LESSON, BATCH_PATH: MAX_BATCH_BYTES, None: MAX_PHOTO}
+    return Guard(app, host, token, limits)
 
 
 def _add_model_routes(app: FastAPI, models: ServedModels, runner: LessonRunner) -> None:
@@ -119,44 +120,6 @@ def _add_model_routes(app: FastAPI, models: ServedModels, runner: LessonRunner) 
         return info()
 
 
-def _add_photo_routes(app: FastAPI, models: ServedModels) -> None:
-    limiter = CapacityLimiter(MAX_DECODING)
-
-    @app.post("/api/predict", openapi_extra=PHOTO_BODY, responses={404: {"model": schemas.Problem}})
-    async def predict(
-        request: Request,
-        after: Annotated[int | None, Query(ge=1, description="Use the model as it was after this task.")] = None,
-        class_name: Annotated[str | None, Query(alias="class", description="Box of this class, not the best.")] = None,
-        all_regions: bool = False,
-        top_k: int = 5,
-        min_score: float = 0.0,
-        threshold: float | None = None,
-        heat: bool = False,
-    ) -> schemas.Prediction:
-        """Class, box and heat map for the photo in the request body (the bytes of its file)."""
-        photo = await _photo_of(request)
-        options: dict[str, Any] = {"class_name": class_name, "all_regions": all_regions, "top_k": top_k}
-        options |= {"min_score": min_score, "threshold": threshold}
-        answer = await to_thread.run_sync(
-            lambda: models.current.predict(photo, after, heat, **options), limiter=limiter
-        )
-        return schemas.Prediction(**answer)
-
-    @app.post("/api/preview", openapi_extra=PHOTO_BODY, response_class=Response)
-    async def preview(request: Request) -> Response:
-        """The photo as JPEG, for formats that browsers cannot show."""
-        photo = await _photo_of(request)
-        jpeg = await to_thread.run_sync(as_jpeg, photo, limiter=limiter)
-        return Response(jpeg, media_type="image/jpeg")
-
-
-async def _photo_of(request: Request) -> bytes:
-    photo = await request.body()
-    if not photo:
-        raise Refused(400, "No photo was sent.", "Send the bytes of a photo file as the request body.")
-    return photo
-
-
 def _add_lesson_routes(app: FastAPI, runner: LessonRunner) -> None:
     def current() -> schemas.LessonInfo:
         if runner.lesson:
@@ -174,7 +137,9 @@ def _add_lesson_routes(app: FastAPI, runner: LessonRunner) -> None:
     ) -> schemas.LessonInfo:
         """Start a lesson. Only one runs at a time; the old version answers until the new one is complete."""
         with runner.reserved():
-            runner.start(await receive_upload(request, runner.workspace), more, epochs)
+            upload = await receive_upload(request, runner.workspace)
+            await to_thread.run_sync(runner.refuse_few_photos, upload)
+            runner.start(upload, more, epochs)
         return current()
 
     @app.post("/api/lesson/example", status_code=202, responses={409: {"model": schemas.Problem}})

@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from safetensors import SafetensorError
 
 from fdcnet.errors import UserError
 from fdcnet.store.versions import can_go_back
+from fdcnet.teaching.checks import refuse_few_photos
 from fdcnet.teaching.learn import KEEP, Cancelled, learn
 from fdcnet.web.compare import compare
 from fdcnet.web.example import SETTINGS, make_example
@@ -57,6 +59,16 @@ class LessonRunner:
             yield
         finally:
             self._reserved.release()
+
+    def refuse_few_photos(self, upload: Upload) -> None:
+        """Refuse a lesson at once if a new class has too few photos. The upload is then deleted."""
+        try:
+            known = self.models.own.localizer().classes if self.models.own.exists else []
+            new = [name for name in upload.classes if name not in known]
+            refuse_few_photos(Counter(record.label for record in upload.records), new)
+        except UserError:
+            upload.delete()
+            raise
 
     def start(self, upload: Upload, more: bool, epochs: int | None) -> None:
         self._start(self.models.own, upload, {"more": more, "epochs": epochs})

@@ -46,6 +46,12 @@ class Prediction(_Response):
     heat: list[list[float]] | None = Field(default=None, description="Map of the class, 0 to 1, row by row.")
 
 
+class BatchEntry(_Response):
+    name: str = Field(description="File name of the photo.")
+    prediction: Prediction | None = None
+    problem: str | None = Field(default=None, description="Why there is no prediction.")
+
+
 class TaskInfo(_Response):
     task: int
     classes: list[str]
