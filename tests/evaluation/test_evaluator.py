@@ -27,7 +27,7 @@ from fdcnet.evaluation.evaluator import (
 )
 
 SIZE, CROP = 32, 28
-PROTOCOL = Protocol(threshold=0.5, crops=1, average="image", inclusive_pixels=False, classifier="head")
+PROTOCOL = Protocol(threshold=0.5, crops=1, map_views=1, average="image", inclusive_pixels=False, classifier="head")
 
 
 def forward(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:
@@ -107,6 +107,23 @@ def test_whole_image_frame_does_not_clip():
     (table,) = evaluate(forward, lambda rows: photo[rows], target, [protocol], crop=16)
     assert table.box.tolist() == [[0, 0, 4, 8]]  # half the size
     assert table.iou.tolist() == [1]
+
+
+def test_the_map_of_the_mirror_image_is_turned_back_and_averaged():
+    def sees_the_left_half(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:
+        answers = forward(crops, want_maps)
+        if answers[True].maps is not None:
+            answers[True].maps[..., CROP // 2 :] = 0
+        return answers
+
+    photo = torch.zeros(1, SIZE, SIZE, 3, dtype=torch.uint8)
+    photo[0, 10:20, 6:28, 0] = 255
+    target = [Target("wide.jpg", 0, (SIZE, SIZE), ((6, 10, 28, 20),))]
+    protocols = [PROTOCOL, dataclasses.replace(PROTOCOL, map_views=2)]
+    one, two = evaluate(sees_the_left_half, lambda rows: photo[rows], target, protocols, crop=CROP)
+    assert one.box.tolist() == [[4, 8, 14, 18]]
+    assert two.box.tolist() == [[4, 8, 26, 18]]
+    assert two.iou.tolist() == [1]
 
 
 def test_with_and_without_compensation_in_one_pass():
