@@ -79,6 +79,7 @@ def test_a_killed_suite_continues_and_a_finished_one_does_nothing(folder: Path) 
     suite = start()
     said, _ = suite.communicate(timeout=TIMEOUT_SECONDS)
     assert suite.returncode == 0 and "2 of 2 runs are done" in said
+    assert "No tables: no " in said
     assert (folder / "runs/small/tiny-fdcnet-s0.log").read_text() == log
 
     with pytest.raises(UserError, match=r"tiny-fdcnet-s0 was .* different settings: memory.budget was 9, is 8"):
