@@ -6,7 +6,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 # Waiting threads that sleep instead of spinning: several times as fast where other programs want the same cores.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help setup demo test test-long soak test-oldest test-newest wheel-test lint docs clean
+.PHONY: help setup demo test test-long soak test-oldest test-newest wheel-test lint docs results clean
 
 help:
 	@echo "make setup   create .venv with the fdcnet command"
@@ -18,6 +18,7 @@ help:
 	@echo "make soak    try to break it: fuzzed inputs, flipped bits, links, kills (hours; ROW=name runs one row)"
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    build the documentation as a site in site/"
+	@echo "make results   write the tables and figures of results/, docs/results.md and README.md from the JSON files"
 
 setup: .venv/setup.done
 demo: setup
@@ -33,6 +34,8 @@ test-long: .venv/dev.done
 docs: .venv/docs.done
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "Open site/index.html"
+results: .venv/setup.done
+	$(BIN)/python docs/results_pages.py
 soak: .venv/dev.done
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py --row "$(ROW)"
 

@@ -9,7 +9,8 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "results/*.*", "results/figures/*")
-SOURCE_LINK = re.compile(r"\[([^\]]*)\]\((?:\.\./)?(?:src|examples|benchmarks)/[^)]*\)")  # not part of the site
+ELSEWHERE = r"src|examples|benchmarks|suites|results/(?!figures)[\w-]+"  # not part of the site
+SOURCE_LINK = re.compile(rf"\[([^\]]*)\]\((?:\.\./)?(?:{ELSEWHERE})/[^)]*\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -13,6 +13,7 @@ import pytest
 from fdcnet.errors import UserError
 from fdcnet.files import locked
 from fdcnet.store.record import RunRecord, read_json
+from fdcnet.suite.page import page
 from fdcnet.suite.photos import Photos, right
 from fdcnet.suite.plan import read_suite
 from fdcnet.suite.runner import Runner
@@ -79,7 +80,18 @@ def test_a_killed_suite_continues_and_a_finished_one_does_nothing(folder: Path) 
     suite = start()
     said, _ = suite.communicate(timeout=TIMEOUT_SECONDS)
     assert suite.returncode == 0 and "2 of 2 runs are done" in said
+    assert "No tables: no " in said
     assert (folder / "runs/small/tiny-fdcnet-s0.log").read_text() == log
+
+    text = page(read_suite(Path("small.yaml")), folder / "results")
+    assert "Runs measured: 2 of 2." in text
+    assert [line.split(" | ")[0] for line in text.splitlines() if " | seed 0 | " in line] == [
+        "| fdcnet",
+        "| fdcnet, network alone",
+        "| baseline",
+    ]
+    assert "| fdcnet – baseline | " in text
+    assert "fdcnet train -r tiny-fdcnet.yaml --seed 0 " in text
 
     with pytest.raises(UserError, match=r"tiny-fdcnet-s0 was .* different settings: memory.budget was 9, is 8"):
         Runner(read_suite(Path("small.yaml"), ["memory.budget=8"]), folder / "runs/small", folder / "results").run()

@@ -4,7 +4,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,8 @@ class PlannedRun:
     name: str
     arguments: tuple[str, ...]  # of `fdcnet train`
     config: Config
+    recipe: str = ""
+    variant: str = ""  # what was set in addition, in short
     first_task: str | None = None  # the run whose first task it takes over
 
 
@@ -134,10 +136,11 @@ def _runs(
             sets += overrides
             arguments = [*([data] if data else []), "-r", recipe, "--seed", str(seed)]
             arguments += [word for change in sets for word in ("--set", change)]
-            parts = [Path(recipe).stem, *(f"{key.split('.')[-1]}{value}" for key, value in own.items())]
-            parts += [f"o{order}"] if order is not None else []
-            name = "-".join([*parts, f"s{seed}"])
-            yield PlannedRun(name, tuple(arguments), settings.load(recipe, sets, seed=seed, data__path=data))
+            stem, variant = Path(recipe).stem, "-".join(f"{key.split('.')[-1]}{value}" for key, value in own.items())
+            repeat = f"s{seed}" if order is None else f"o{order}-s{seed}"
+            name = "-".join(filter(None, (stem, variant, repeat)))
+            config = settings.load(recipe, sets, seed=seed, data__path=data)
+            yield PlannedRun(name, tuple(arguments), config, stem, variant)
 
 
 def _combinations(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -175,7 +178,7 @@ def _first_tasks(runs: dict[str, PlannedRun]) -> dict[str, PlannedRun]:
             arguments = (*run.arguments, "--method", "finetune", *changes)
             config = settings.changed(run.config, {"method": "finetune", **settings.parse_overrides(FIRST_TASK)})
             found[names[key]] = PlannedRun(names[key], arguments, config)
-        runs[run.name] = PlannedRun(run.name, run.arguments, run.config, names[key])
+        runs[run.name] = replace(run, first_task=names[key])
     return found
 
 
