@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from kills import kill_learn, kill_train
 from readers import FUZZED, fuzz
 from rows import Row
 
@@ -25,6 +26,8 @@ RESULTS = Path(__file__).parents[2] / "results" / "reliability.json"
 OTHERS: dict[str, tuple[Callable[[int, float], Row], int]] = {
     "bit-flips": (flips, 1000),
     "hostile-links": (links, 1),
+    "kill-train": (kill_train, 120),
+    "kill-learn": (kill_learn, 80),
 }
 
 
@@ -62,7 +65,7 @@ def main() -> None:
             row = fuzz(name, FUZZED[name.removeprefix("fuzz-")], options.tries or 50_000, options.seconds)
         seconds = time.monotonic() - started
         merge(row, seconds)
-        print(f"{row.name}: {row.tries} tries, {row.failures} failures, {seconds:.0f} s", flush=True)
+        print(f"{row.name}: {row.tries} tries, {row.failures} failures, {seconds:.0f} s. {row.note}", flush=True)
         for example in row.examples:
             print(f"  {example}", flush=True)
         failures += row.failures
