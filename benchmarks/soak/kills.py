@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+import torch._dynamo  # imported by the first optimizer; here once for all children
 from rows import Row, scratch
 
 from fdcnet.config import load
