@@ -18,6 +18,7 @@ import torch
 from kills import kill_learn, kill_train
 from readers import FUZZED, fuzz
 from rows import Row
+from server import kill_server, schemathesis, server_load, server_memory
 
 from fdcnet.store.record import commit
 from models import flips, links
@@ -28,6 +29,10 @@ OTHERS: dict[str, tuple[Callable[[int, float], Row], int]] = {
     "hostile-links": (links, 1),
     "kill-train": (kill_train, 120),
     "kill-learn": (kill_learn, 80),
+    "kill-server": (kill_server, 20),
+    "server-memory": (server_memory, 50),
+    "server-load": (server_load, 10**9),  # as long as --seconds
+    "schemathesis": (schemathesis, 200),  # for each operation
 }
 
 

@@ -152,10 +152,10 @@ def kill_learn(tries: int, seconds: float) -> Row:
     with scratch() as folder:
         root = Path(folder)
         dataset = make_synthetic(root / "photos", num_classes=4, train_per_class=8, test_per_class=2, size=40)
-        lessons = [_part(dataset, 0, 2), _part(dataset, 2, 4)]
+        lessons = [part_of(dataset, 0, 2), part_of(dataset, 2, 4)]
 
         def work(model: Path, number: int) -> Callable[[], object]:
-            return lambda: _lesson(model, lessons[number], root / "cache")
+            return lambda: teach(model, lessons[number], root / "cache")
 
         before = [root / "none", root / "first"]
         wanted, lengths = [], []
@@ -165,7 +165,7 @@ def kill_learn(tries: int, seconds: float) -> Row:
                 shutil.copytree(before[1], model)
             end = run_child(work(model, number))
             assert end.code == 0, end.error
-            wanted.append(_weights(model))
+            wanted.append(weights_of(model))
             lengths.append(end.times)
         hit = Counter[str]()
         while row.tries < tries and time.monotonic() - started < seconds:
@@ -178,30 +178,32 @@ def kill_learn(tries: int, seconds: float) -> Row:
             if killed.code:
                 row.tries += 1
                 hit[killed.phase or "between phases"] += 1
-                _check_lesson(row, model, work(model, number), _weights(before[1]) if number else None, wanted[number])
+                _check_lesson(
+                    row, model, work(model, number), weights_of(before[1]) if number else None, wanted[number]
+                )
             shutil.rmtree(model, ignore_errors=True)
     row.note = "killed in " + ", ".join(f"{name} {number}" for name, number in hit.most_common())
     return row
 
 
-def _part(dataset: Dataset, first: int, last: int) -> Dataset:
+def part_of(dataset: Dataset, first: int, last: int) -> Dataset:
     classes = dataset.classes[first:last]
     train, test = (tuple(r for r in part if r.label in classes) for part in (dataset.train, dataset.test))
     return replace(dataset, classes=classes, train=train, test=test)
 
 
-def _lesson(model: Path, photos: Dataset, cache: Path) -> None:
+def teach(model: Path, photos: Dataset, cache: Path) -> None:
     settings = [text for text in SMALL if text.startswith(("model.", "data.size", "data.crop", "train.batch"))]
     learning.learn(
         model, photos, epochs=2, refine=True, overrides=settings, device="cpu", cache_dir=cache, listener=Listener()
     )
 
 
-def _weights(model: Path) -> dict[str, torch.Tensor]:
+def weights_of(model: Path) -> dict[str, torch.Tensor]:
     return load_bundle(model).network.state_dict()
 
 
-def _same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -213,15 +215,15 @@ def _check_lesson(
     new: dict[str, torch.Tensor],
 ) -> None:
     try:
-        found = _weights(model) if has_bundle(model) else None
-        if found is not None and _same(found, new):
+        found = weights_of(model) if has_bundle(model) else None
+        if found is not None and same(found, new):
             return  # killed after the new version was in place
-        if found is not None and not (old and _same(found, old)):
+        if found is not None and not (old and same(found, old)):
             row.fail("the model is neither the old nor the new one")
         end = run_child(again)
         if end.code:
             row.fail(f"cannot learn after a kill: {end.error}")
-        elif not _same(_weights(model), new):
+        elif not same(weights_of(model), new):
             row.fail("the lesson after a kill gives another model")
         elif any(is_temporary(path) for path in model.rglob("*")) or any(version.problems for version in verify(model)):
             row.fail("a kill has left temporary or damaged files")
