@@ -242,9 +242,8 @@ def _slow(server: Server, number: int, over: threading.Event, count: Count) -> N
 def _malformed(server: Server, number: int, over: threading.Event, count: Count) -> None:
     chance = random.Random(number)
     body = photo(number, "PNG")
-    valid = (
-        b"POST /api/predict?top=3 HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: image/png\r\ncontent-length: %d\r\n\r\n"
-    )
+    head = b"POST /api/predict?top=3 HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: image/png\r\n"
+    valid = b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body)
     while not over.is_set():
         with contextlib.suppress(OSError), _connect(server) as connection:
             connection.sendall(mutate(valid, chance))
