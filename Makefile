@@ -37,7 +37,7 @@ docs: .venv/docs.done
 results: .venv/setup.done
 	$(BIN)/python docs/results_pages.py
 soak: .venv/dev.done
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py --row "$(ROW)"
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak --row "$(ROW)"
 
 # What touches other packages most; the rest of the tests adds hours and no dependency.
 SLICE := tests/test_registry.py tests/test_config.py tests/cli/test_cli.py tests/data/test_check.py tests/store/test_bundle.py \

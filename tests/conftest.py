@@ -82,7 +82,7 @@ def small_config() -> Callable[..., Config]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def shrunk() -> tuple[str, ...]:
     """What makes a recipe a run of seconds."""
     return SHRUNK

@@ -62,6 +62,7 @@ def test_masks_are_shifted_by_quantiles_of_the_logistic_distribution() -> None:
     # Positions 0.5, 0.5 + 0.618 - 1 = 0.118 and 0.736; a logit of zero becomes the position itself.
     masks = bas.shifted_masks(torch.zeros(3, 1, 1, 1))
     assert masks.flatten().tolist() == pytest.approx([0.5, 0.118, 0.736], abs=1e-3)
+    assert torch.equal(bas.shifted_masks(torch.zeros(2, 1, 1, 1), first=1, every=2)[0], masks[1])
     many = bas.shifted_masks(torch.zeros(64, 1, 1, 1)).flatten()
     assert many.sort().values.tolist() == pytest.approx([(i + 0.5) / 64 for i in range(64)], abs=0.02)
     # sigmoid(1) = 0.731 at position 0.5; odds 2.718 x 0.134 at position 0.118

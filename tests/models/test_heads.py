@@ -115,3 +115,23 @@ def test_fixed_classes_keep_their_direction() -> None:
     assert head.weight.grad is not None
     assert torch.equal(head.weight.grad[:2], torch.zeros(2, 4))
     assert head.weight.grad[2].abs().sum() > 0
+
+
+def test_later_rows_can_be_random() -> None:
+    localizer = LocalizerHead(4, zero_start=True, random_later=True)
+    localizer.grow(2)
+    assert bool((localizer.weight == 0).all())
+    localizer.grow(3)
+    assert localizer.weight[:2].abs().sum() == 0
+    assert bool((localizer.weight[2:].flatten(1).std(1) > 0).all())
+
+
+def test_normalized_activation_is_the_score() -> None:
+    """Equations 2 to 4 as printed: twice the features, the same activation."""
+    scores = CosineScores(4, scale=3.0, normalized_activation=True)
+    scores.grow(2)
+    features, labels = torch.randn(2, 4, 3, 3), torch.tensor([1, 0])
+    torch.testing.assert_close(scores.activation(features), scores(features))
+    own = scores(features)[torch.arange(2), labels]
+    torch.testing.assert_close(scores.activation_of(features, labels), own)
+    torch.testing.assert_close(scores.activation_of(2 * features, labels), own)

@@ -304,3 +304,11 @@ def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a run"):
         write_report([tmp_path], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_altered_files_of_a_run_end_in_a_message(runs: list[Path], tmp_path: Path) -> None:
+    """Found by the soak: a metrics line without its task was a KeyError."""
+    (runs[0] / "metrics.jsonl").write_text('{"epoch": 1, "losses": {}}\n')
+    with pytest.raises(UserError, match=r"Cannot make sense of .*KeyError: 'task'") as caught:
+        write_report([runs[0]], tmp_path / "report.html")
+    assert "Restore the JSON files" in caught.value.remedy

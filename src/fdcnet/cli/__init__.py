@@ -104,11 +104,12 @@ def _explain(error: Exception) -> str:
     from safetensors import SafetensorError
 
     from fdcnet.inference.export import ExportDiffers
+    from fdcnet.runtime.distributed import LostProcess
     from fdcnet.training.loop import Diverged
 
     if shortage := out_of_memory(error, f"running 'fdcnet {sys.argv[1]}'"):
         return str(shortage)
-    if isinstance(error, (Diverged, ExportDiffers)):
+    if isinstance(error, (Diverged, ExportDiffers, LostProcess)):
         return str(error)
     if isinstance(error, (OSError, SafetensorError)):
         further = " Then run the same command with --resume." if sys.argv[1:2] == ["train"] else ""

@@ -28,9 +28,11 @@ def compare(
     """
     from fdcnet.report.compare import compare as open_comparable
     from fdcnet.report.compare import named_results, write_comparison
+    from fdcnet.report.runs import refusing_altered_files
     from fdcnet.report.tables import comparison_table, narrow, to_rich
 
-    shown = open_comparable(runs, map_)
-    page = write_comparison(shown, out, title)
-    console.print(to_rich(narrow(comparison_table(named_results(shown)))))
+    with refusing_altered_files(runs):
+        shown = open_comparable(runs, map_)
+        page = write_comparison(shown, out, title)
+        console.print(to_rich(narrow(comparison_table(named_results(shown)))))
     console.print(f"Comparison: {page}", markup=False)

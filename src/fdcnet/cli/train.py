@@ -1,5 +1,6 @@
 """`fdcnet train`"""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,7 +93,8 @@ def train(
     if log not in (None, "tensorboard"):
         raise UserError(f"There is no log '{log}'.", "Use --log tensorboard.")
     dataset = open_dataset(config.data)
-    for note in dataset.notes:
+    leads = int(os.environ.get("RANK", 0)) == 0  # of the processes that torchrun has started
+    for note in dataset.notes if leads else ():
         console.print(note, markup=False)
     run_dir = out or Path("runs") / f"{dataset.name}-{config.model.backbone}-{config.method}-s{config.seed}"
     with stop_message(lambda: _how_to_continue(resume_point(run_dir))):
@@ -102,11 +104,12 @@ def train(
             run_dir,
             resume=resume,
             base_model=base_model,
-            listener=TensorBoard(run_dir / "tensorboard", watcher()) if log else watcher(),
+            listener=TensorBoard(run_dir / "tensorboard", watcher()) if log and leads else watcher(),
             cache_dir=cache,
         )
-    console.print(f"Model: {run_dir / 'model'}", markup=False)
-    _report(run_dir, results)
+    if leads:
+        console.print(f"Model: {run_dir / 'model'}", markup=False)
+        _report(run_dir, results)
 
 
 def _report(run_dir: Path, results: dict[str, Any]) -> None:

@@ -67,12 +67,17 @@ class ModelConfig(Section):
     """Learn the scale of a cosine classifier."""
     feature_relu: bool | None = None
     """ReLU before the score layer. Default: on for a linear classifier (BAS), off for cosine (LUCIR, public code)."""
+    bas_scores: Literal["activation", "normalized"] = "activation"  # ours: the mask cannot change a normalized score
+    """What the foreground and suppression losses read with a cosine classifier: features times unit class weights, or
+    the cosine scores themselves (equations 2 to 4 as printed)."""
     score_relu: bool = False  # ours: results/tuning.md, E; BAS: true, its journal version: false
     """ReLU after the class map. Without it, negative scores count as zero in the suppression ratio only."""
     sharing: float = number(0.8, at_least=0, at_most=1)  # ours: results/tuning.md, R0 to R4; BAS: 0
     """How much localizer rows share: each is mixed with the mean of all rows. 0: independent, 1: one row for all."""
     localizer_start: Literal["random", "zero"] = "zero"  # ours: as above; BAS: random
-    """Initial localizer rows of the first task. Later rows start as the mean of the old ones."""
+    """Initial localizer rows of the first task."""
+    later_rows: Literal["mean", "random"] = "mean"  # ours: random rows learn no usable mask in 20 epochs; paper: random
+    """Initial localizer rows of later tasks: the mean of the old ones, or random (needs `sharing` 0)."""
 
 
 @dataclass(frozen=True)

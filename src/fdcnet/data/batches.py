@@ -159,7 +159,10 @@ class Views(Dataset[Tensor]):
 
 
 class Batches:
-    """One epoch of batches on `device`. Iterating again repeats the same epoch."""
+    """One epoch of batches on `device`. Iterating again repeats the same epoch.
+
+    `part` (i, n): only the i-th of n parts of each batch, for processes that share it.
+    """
 
     def __init__(
         self,
@@ -175,31 +178,37 @@ class Batches:
         device: torch.device,
         zoom: float = 1.0,
         colour: float = 0.0,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         size = pixels.shape[1]
         assert len(pixels) == len(labels) == len(from_memory), "a label and a flag for each photo"
         assert 0 < crop <= size, f"a crop of {crop} does not fit into photos of {size}"
         self.device = device
         self.crop = crop
-        self.lengths = [len(batch) for batch in index_batches]
+        self.part = part
+        own = own_places(index_batches, part)
+        self.lengths = [len(places) for places in own]
+        self.shares = [len(places) / len(batch) for places, batch in zip(own, index_batches, strict=True)]
         self.mean, self.std = (torch.tensor(value, dtype=torch.float32, device=device) for value in (mean, std))
         # Everything that varies between steps is prepared here, so that no step waits for the device.
-        flat = torch.cat(index_batches) if index_batches else torch.empty(0, dtype=torch.int64)
+        nothing = torch.empty(0, dtype=torch.int64)
+        flat, own_flat = (torch.cat([nothing, *rows]) for rows in (index_batches, own))
         self.zooms = augment and zoom < 1
         if self.zooms:  # whole photos are moved and cut on the device, because resizing is slow elsewhere
-            taken = [flat.to(pixels.device)]
-            self.places = [values.to(device) for values in _zoomed_places(len(flat), size, zoom, seed_key)]
+            taken = [flat[own_flat].to(pixels.device)]
+            self.places = [values[own_flat].to(device) for values in _zoomed_places(len(flat), size, zoom, seed_key)]
         else:
             places = _places(len(flat), size - crop, augment, seed_key)
-            taken = [values.to(pixels.device) for values in (flat, *places)]
+            taken = [values[own_flat].to(pixels.device) for values in (flat, *places)]
             self.places = []
         steps = list(zip(*(values.split(self.lengths) for values in taken), strict=True)) if self.lengths else []
         self.views = Views(pixels, steps, crop)
         self.colours = []
         if augment and colour:
             factors = 1 + colour * rng(*seed_key, "colour").uniform(-1, 1, (3, len(flat)))
-            self.colours = [torch.from_numpy(values).float().to(device) for values in factors]
-        self.labels, self.from_memory = labels.cpu()[flat].to(device), from_memory.cpu()[flat].to(device)
+            self.colours = [torch.from_numpy(values).float()[own_flat].to(device) for values in factors]
+        rows = flat[own_flat]
+        self.labels, self.from_memory = labels.cpu()[rows].to(device), from_memory.cpu()[rows].to(device)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -215,7 +224,14 @@ class Batches:
                 crops = zoom_batch(crops, top, left, side, flip, self.crop)
             if colours:
                 crops = recolour(crops, *(values[i] for values in colours))
-            yield Batch(normalise(crops, self.mean, self.std), labels[i], from_memory[i])
+            yield Batch(normalise(crops, self.mean, self.std), labels[i], from_memory[i], self.shares[i], self.part)
+
+
+def own_places(index_batches: Sequence[Tensor], part: tuple[int, int]) -> list[Tensor]:
+    """For each batch, the places of its `part` in the whole epoch. The parts of a batch have the same mix of photos."""
+    number, num_parts = part
+    places = torch.arange(sum(map(len, index_batches)))
+    return [batch[number::num_parts] for batch in places.split([len(batch) for batch in index_batches])]
 
 
 def read_ahead(views: Views, device: torch.device) -> Iterable[Tensor]:

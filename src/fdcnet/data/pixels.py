@@ -115,9 +115,10 @@ def select(pixels: Pixels, rows: Tensor) -> Pixels:
     return pixels.select(rows) if isinstance(pixels, LazyPixels) else pixels[rows.to(pixels.device)]
 
 
-def chunks(pixels: Pixels, size: int) -> Iterator[Tensor]:
-    """All photos, `size` at a time."""
-    return (pixels[start : start + size] for start in range(0, len(pixels), size))
+def chunks(pixels: Pixels, size: int, rows: range | None = None) -> Iterator[Tensor]:
+    """The photos of `rows` (default: all), `size` at a time."""
+    first, end = (rows.start, rows.stop) if rows is not None else (0, len(pixels))
+    return (pixels[start : min(start + size, end)] for start in range(first, end, size))
 
 
 def encode(photo: np.ndarray) -> bytes:

@@ -61,3 +61,10 @@ class Batch(NamedTuple):
     images: "Tensor"  # (B, 3, H, W)
     labels: "Tensor"  # (B,) int64
     from_memory: "Tensor"  # (B,) bool: an exemplar (in paired batches also those drawn from the new classes)
+    share: float = 1.0  # of the whole batch, where processes share it
+    part: tuple[int, int] = (0, 1)  # (i, n): photos i, i + n, i + 2 n and so on of the whole batch
+
+    @property
+    def num_photos(self) -> int:
+        """Of the whole batch."""
+        return round(len(self.labels) / self.share)

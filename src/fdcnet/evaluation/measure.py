@@ -18,6 +18,7 @@ from fdcnet.errors import UserError
 from fdcnet.evaluation.evaluator import SWEEP, Answer, Forward, Target, evaluate, map_view, show
 from fdcnet.evaluation.table import Table
 from fdcnet.methods.base import Method, State
+from fdcnet.runtime.distributed import is_shared, joined_objects, own_share
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.record import Example
 
@@ -36,18 +37,23 @@ def measure(
     sweep: Sequence[float] = SWEEP,
     keep: Sequence[int] = (),
 ) -> list[Table]:
-    """One table per protocol. `keep`: rows whose maps are kept."""
-    return evaluate(
+    """One table per protocol. `keep`: rows whose maps are kept. Several processes share the photos."""
+    targets = targets_of(photos, state.classes)
+    share = own_share(len(targets))
+    tables = evaluate(
         forward_of(state, method, runtime, {protocol.compensated for protocol in protocols}),
-        photos.gather,
-        targets_of(photos, state.classes),
+        lambda rows: photos.gather(rows + share.start),
+        targets[share.start : share.stop],
         [for_model(protocol, state) for protocol in protocols],
         crop=state.config.data.crop,
         batch_size=BATCH[runtime.device.type],
         sweep=sweep,
-        keep=keep,
+        keep=[row - share.start for row in keep if row in share],
         progress=lambda done, total: runtime.listener.progress("measuring", done, total),
     )
+    if not is_shared(len(targets)):
+        return tables
+    return [Table.joined(parts) for parts in zip(*joined_objects(tables), strict=True)]
 
 
 def for_model(protocol: Protocol, state: State) -> Protocol:

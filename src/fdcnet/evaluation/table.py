@@ -4,7 +4,7 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -50,6 +50,18 @@ class Table:
         columns = {name: array[rows] for name in _ARRAYS if (array := getattr(self, name)) is not None}
         path = tuple(path for path, wanted in zip(self.path, rows, strict=True) if wanted)
         return Table(path=path, thresholds=self.thresholds, **columns)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Table"]) -> "Table":
+        """The parts of one evaluation, in order."""
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+        maps: dict[int, NDArray[np.float16]] = {}
+        start = 0
+        for part in parts:
+            maps |= {start + row: own for row, own in part.maps.items()}
+            start += len(part)
+        path = tuple(path for part in parts for path in part.path)
+        return cls(path=path, thresholds=parts[0].thresholds, maps=maps, **columns)
 
     def save(self, path: Path) -> None:
         """Write a .csv.gz whose bytes depend on the table alone; a reader never sees half a file."""

@@ -19,13 +19,14 @@ def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0, exclu
     return -((1 - smoothing) * logs.gather(1, labels[:, None])[:, 0] + smoothing * among).mean()
 
 
-def shifted_masks(loc_map: Tensor) -> Tensor:
+def shifted_masks(loc_map: Tensor, first: int = 0, every: int = 1) -> Tensor:
     """The masks of training: each photo's logits are shifted by a different amount. (B, 1, H, W) -> (B, 1, H, W)
 
     The shifts are quantiles of the logistic distribution, spread evenly over the batch by the golden ratio. A mask has
     to separate the object at every shift, so it becomes nearly binary, and the box depends little on the threshold.
+    Where processes share a batch, these are its photos `first`, `first + every` and so on.
     """
-    numbers = torch.arange(len(loc_map), device=loc_map.device, dtype=torch.float32)
+    numbers = first + every * torch.arange(len(loc_map), device=loc_map.device, dtype=torch.float32)
     shifts = (0.5 + numbers * GOLDEN_RATIO).frac().clamp(1e-3, 1 - 1e-3).logit()
     return (loc_map.float() + shifts[:, None, None, None]).sigmoid()
 

@@ -3,6 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from fdcnet.losses.subset import mean_over
+
 
 def kd_classes(scores: Tensor, old_scores: Tensor, temperature: float = 1.0, over: str = "old") -> Tensor:
     """L_kd-cls (equation 7): KL divergence from the old class probabilities, over the old classes. (B, K), (B, K_old)
@@ -25,7 +27,7 @@ def kd_masks(masks: Tensor, old_masks: Tensor, known: Tensor, distance: str = "m
     """
     square = (masks.float() - old_masks.float()).square()
     difference = square.mean((1, 2, 3)) if distance == "mean_square" else (square.sum((1, 2, 3)) + 1e-12).sqrt()
-    return (difference * known).sum() / known.sum().clamp(min=1)  # no indexing by `known`: that would wait for the GPU
+    return mean_over(difference, known)
 
 
 def kd_features(features: Tensor, old_features: Tensor) -> Tensor:

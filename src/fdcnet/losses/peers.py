@@ -3,6 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from fdcnet.losses.subset import mean_over
+
 
 def less_forget(class_features: Tensor, old_class_features: Tensor) -> Tensor:
     """Rebalancing: one minus the cosine between a photo's pooled features now and before. (B, D, H, W) each"""
@@ -18,7 +20,7 @@ def margin_ranking(cosines: Tensor, labels: Tensor, num_old: int, rivals: int = 
     known = labels < num_old
     nearest = cosines[:, num_old:].topk(min(rivals, cosines.shape[1] - num_old), dim=1).values  # (B, rivals)
     lacking = F.relu(margin - cosines.gather(1, labels[:, None]) + nearest).mean(1)
-    return (lacking * known).sum() / known.sum().clamp(min=1)
+    return mean_over(lacking, known)
 
 
 def rarity(counts: Tensor, beta: float) -> Tensor:

@@ -164,7 +164,7 @@ def wsol_losses(
     `divisor`, and a photo does not compete with the classes in `excluded` (B, K).
     """
     weights, train = state.config.weights, state.config.train
-    masks = bas.shifted_masks(outputs.loc_map) if train.mask_shifts else outputs.masks
+    masks = bas.shifted_masks(outputs.loc_map, *batch.part) if train.mask_shifts else outputs.masks
     pressure: Tensor | float = 1.0
     if excluded is None and train.separate_softmax and state.previous is not None:
         excluded = excluded_old(batch, state.previous.num_classes, outputs)

@@ -69,9 +69,9 @@ class FDCNet(Baseline):
             loc_target = torch.where(known, loc_target, plain.loc_map[:, :num_old])
         losses: Losses = {}
         if settings.classes:
-            losses["dc_cls"] = drift.drift_classes(now.class_map[:, :num_old], class_target)
+            losses["dc_cls"] = drift.drift_classes(now.class_map[:, :num_old], class_target, settings.distance)
         if settings.maps:
-            losses["dc_loc"] = drift.drift_maps(now.loc_map[:, :num_old], loc_target)
+            losses["dc_loc"] = drift.drift_maps(now.loc_map[:, :num_old], loc_target, settings.distance)
         return losses
 
     def finish(self, state: State, outputs: Outputs) -> Outputs:

@@ -26,6 +26,8 @@ class DriftSettings(Section):
     new_photos: Literal["previous", "own"] = "own"  # ours: results/tuning.md; paper: previous
     """Target for photos of new classes: the previous network's outputs for old classes (paper), or the current
     network's own outputs."""
+    distance: Literal["mean_square", "norm"] = "mean_square"
+    """Distance of the maps: mean square (public code), or L2 norm (equation 12 as written)."""
     zero_start: bool = True  # ours: the first step then does no harm; public code: false
     """Initialize the last layer of each module with zeros."""
     place: Literal["inside", "after"] = "inside"

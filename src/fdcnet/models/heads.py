@@ -45,10 +45,13 @@ class LinearScores(nn.Module):
 class CosineScores(nn.Module):
     """Cosine between features and class weights at each location, times one learned scale."""
 
-    def __init__(self, channels: int, scale: float = 10.0, learn_scale: bool = True) -> None:
+    def __init__(
+        self, channels: int, scale: float = 10.0, learn_scale: bool = True, normalized_activation: bool = False
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(0, channels))
         self.scale = nn.Parameter(torch.tensor(scale), requires_grad=learn_scale)
+        self.normalized_activation = normalized_activation
         self.num_fixed = 0
         """Number of leading classes whose weight directions are frozen. Weight decay only shortens them."""
 
@@ -82,19 +85,26 @@ class CosineScores(nn.Module):
 
         The foreground loss reads it too: bounded scores would push its mask over the whole image.
         """
+        if self.normalized_activation:
+            return self(class_features)
         return F.conv2d(class_features, self.directions[:, :, None, None])
 
     def activation_of(self, class_features: Tensor, labels: Tensor) -> Tensor:
         """Only the map of each sample's own class: (B, D, H, W), (B,) -> (B, H, W)"""
-        return _rows_times(F.normalize(self.weight[labels], dim=1), class_features)
+        rows = F.normalize(self.weight[labels], dim=1)
+        if self.normalized_activation:
+            return self.scale * _rows_times(rows, self.read(class_features))
+        return _rows_times(rows, class_features)
 
 
 class LocalizerHead(nn.Module):
     """3x3 convolution from shared features to the localization logits of each class."""
 
-    def __init__(self, channels: int, sharing: float = 0.0, zero_start: bool = False) -> None:
+    def __init__(
+        self, channels: int, sharing: float = 0.0, zero_start: bool = False, random_later: bool = False
+    ) -> None:
         super().__init__()
-        self.sharing, self.zero_start = sharing, zero_start
+        self.sharing, self.zero_start, self.random_later = sharing, zero_start, random_later
         self.weight = nn.Parameter(torch.empty(0, channels, 3, 3))
         self.bias = nn.Parameter(torch.empty(0))
 
@@ -104,12 +114,12 @@ class LocalizerHead(nn.Module):
 
     def grow(self, num_new: int) -> None:
         channels = self.weight.shape[1]
-        if self.num_classes:  # random rows would not learn a usable mask in the epochs of a later task
+        if self.num_classes and not self.random_later:  # random rows hardly learn a usable mask in a later task
             rows = self.weight.detach().mean(0, keepdim=True).repeat(num_new, 1, 1, 1).cpu()
             biases = self.bias.detach().mean().repeat(num_new).cpu()
         else:
             rows, biases = torch.zeros(num_new, channels, 3, 3), torch.zeros(num_new)
-            if not self.zero_start:
+            if self.num_classes or not self.zero_start:
                 nn.init.xavier_uniform_(rows)  # BAS
         self.weight = _append(self.weight, rows)
         self.bias = _append(self.bias, biases)

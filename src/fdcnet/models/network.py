@@ -69,7 +69,9 @@ class Classifier(nn.Module):
                 nn.init.xavier_uniform_(layer.weight)  # BAS
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
         if config.classifier == "cosine":
-            self.output: CosineScores | LinearScores = CosineScores(width, config.scale, config.learn_scale)
+            self.output: CosineScores | LinearScores = CosineScores(
+                width, config.scale, config.learn_scale, config.bas_scores == "normalized"
+            )
         else:
             self.output = LinearScores(width)
         self.score_relu = config.score_relu
@@ -109,7 +111,8 @@ class LocalizationNetwork(nn.Module):
         self.lineage = backbone.lineage
         self.backbone: nn.Module = backbone.shared
         self.classifier = Classifier(backbone.tail, backbone.tail_channels, config)
-        self.localizer = LocalizerHead(backbone.shared_channels, config.sharing, config.localizer_start == "zero")
+        starts = (config.localizer_start == "zero", config.later_rows == "random")
+        self.localizer = LocalizerHead(backbone.shared_channels, config.sharing, *starts)
         self.drift: nn.Module | None = None  # see models/drift.py
         self.widths = (backbone.shared_channels, backbone.tail_channels, config.head_width)
 

@@ -14,7 +14,7 @@ from fdcnet.report.learned import as_run_folders
 from fdcnet.report.photos import photos
 from fdcnet.report.rendering import render as render_template
 from fdcnet.report.rendering import source
-from fdcnet.report.runs import Run, load
+from fdcnet.report.runs import Run, load, refusing_altered_files
 from fdcnet.report.tables import old_and_new
 from fdcnet.report.text import classes, listing, percent
 
@@ -31,7 +31,7 @@ def write_report(runs: Sequence[Path], target: Path, title: str | None = None) -
     target = Path(target)
     if target.is_dir():
         target = target / "report.html"
-    with as_run_folders(runs) as folders:
+    with as_run_folders(runs) as folders, refusing_altered_files(runs):
         write_bytes(target, render(load(folders), title).encode("utf-8", "replace"))
     return target
 

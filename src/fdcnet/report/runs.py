@@ -1,7 +1,8 @@
 """Run folders and results files, read once, each with a label and a line style."""
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -87,6 +88,20 @@ class Run:
     @property
     def data_name(self) -> str | None:
         return (self.facts.get("data") or {}).get("name") or self.main.get("dataset")
+
+
+@contextlib.contextmanager
+def refusing_altered_files(paths: Sequence[Path]) -> Iterator[None]:
+    """Inside, an error means that the files of a run are not as fdcnet wrote them."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        names, reason = ", ".join(map(str, paths)), f"{type(error).__name__}: {error}"[:200]
+        raise UserError(
+            f"Cannot make sense of {names} ({reason}).", "Restore the JSON files of the run, or train again."
+        ) from error
 
 
 def load(paths: Sequence[Path]) -> list[Run]:

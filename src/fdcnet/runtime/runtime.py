@@ -10,6 +10,8 @@ from fdcnet.config import Config
 from fdcnet.data.cache import LIMIT_VARIABLE, PixelCache, exceeds_limit
 from fdcnet.data.records import Record
 from fdcnet.models.network import LocalizationNetwork
+from fdcnet.models.shared_norm import share_statistics
+from fdcnet.runtime import distributed
 from fdcnet.runtime.clock import Clock
 from fdcnet.runtime.device import autocast_for, find_device
 from fdcnet.runtime.listener import Listener
@@ -27,12 +29,17 @@ class Runtime:
     @classmethod
     def of(cls, config: Config, cache_dir: Path | None = None, listener: Listener | None = None) -> "Runtime":
         device = find_device(config.device)
+        if distributed.started_by_torchrun():
+            device = distributed.join_processes(device)
+            listener = listener if distributed.is_first() else None
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
         return cls(device, autocast_for(device, config.train.precision), cache_dir, listener or Listener())
 
     def place(self, network: LocalizationNetwork) -> LocalizationNetwork:
         """Move a network to the device, in the fastest memory layout for convolutions."""
+        if distributed.num_processes() > 1:
+            share_statistics(network)
         return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def for_photos(self, num_photos: int, size: int) -> "Runtime":
@@ -43,7 +50,7 @@ class Runtime:
         return replace(self, encoded=True)
 
     def decode(self, what: str, records: Sequence[Record], size: int) -> PixelCache:
-        with self.clock("decode"):
+        with self.clock("decode"), distributed.first_of_machine_goes_ahead():
             cache = PixelCache.build(
                 records,
                 size,

@@ -41,6 +41,11 @@ def refuse_settings(config: Config) -> None:
             f"A crop of {data.crop} pixels does not fit into photos of {data.size}.",
             "Set data.crop to at most data.size.",
         )
+    if config.model.later_rows == "random" and config.model.sharing:
+        raise UserError(
+            "Random localizer rows of later tasks would change the masks of old classes, which share them.",
+            "Set model.sharing=0, or model.later_rows=mean.",
+        )
     stride = find_backbone(config.model.backbone).tail_stride
     if data.crop % stride:
         near = max(stride, data.crop // stride * stride)

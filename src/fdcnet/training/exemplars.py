@@ -14,6 +14,7 @@ from fdcnet.errors import count
 from fdcnet.evaluation.evaluator import CENTRE, View, show
 from fdcnet.memory import herd, rank_by_distance
 from fdcnet.methods.base import State
+from fdcnet.runtime.distributed import joined_shares, own_share
 from fdcnet.runtime.runtime import Runtime
 
 Layer = Literal["shared", "tail", "class"]
@@ -61,7 +62,7 @@ def pooled_features(state: State, runtime: Runtime, pixels: Pixels, layer: Layer
     if not len(pixels):
         return torch.empty((0, 0))
     network, pooled = state.network.eval(), []
-    for chunk in chunks(pixels, state.config.train.batch_size):
+    for chunk in chunks(pixels, state.config.train.batch_size, own_share(len(pixels))):
         images = show(chunk, view, state.config.data.crop).to(runtime.device)
         with runtime.autocast:
             features = network.backbone(normalise(images, network.lineage.mean, network.lineage.std))
@@ -70,4 +71,4 @@ def pooled_features(state: State, runtime: Runtime, pixels: Pixels, layer: Layer
             if layer == "class":
                 features = network.classifier.output.read(network.classifier.hidden(features))
         pooled.append(features.float().mean((2, 3)).cpu())
-    return torch.cat(pooled)
+    return joined_shares(pooled, len(pixels))

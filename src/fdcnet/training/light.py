@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fdcnet.data.batches import Key, normalise, rng, zoom_batch
+from fdcnet.data.batches import Key, normalise, own_places, rng, zoom_batch
 from fdcnet.data.pixels import Pixels
 from fdcnet.data.records import Batch
 from fdcnet.methods.base import State
+from fdcnet.runtime.distributed import own_part
 from fdcnet.runtime.runtime import Runtime
 
 IN_MEMORY = 3e9  # bytes; larger features go to an unnamed temporary file
@@ -64,9 +65,12 @@ class SharedViews:
     def batches(self, index_batches: Sequence[Tensor], seed_key: Key) -> Iterator[Batch]:
         """One epoch: each photo in a random view."""
         views = torch.from_numpy(rng(*seed_key, "view").integers(0, len(self.features), sum(map(len, index_batches))))
-        for rows, shown in zip(index_batches, views.split([len(rows) for rows in index_batches]), strict=True):
-            features = self.features[shown, rows].to(self.device).float().permute(0, 3, 1, 2)
-            yield Batch(features, self.labels[rows].to(self.device), self.from_memory[rows].to(self.device))
+        flat, part = torch.cat(list(index_batches)), own_part()
+        for batch, own in zip(index_batches, own_places(index_batches, part), strict=True):
+            rows, share = flat[own], len(own) / len(batch)
+            features = self.features[views[own], rows].to(self.device).float().permute(0, 3, 1, 2)
+            labels, from_memory = self.labels[rows].to(self.device), self.from_memory[rows].to(self.device)
+            yield Batch(features, labels, from_memory, share, part)
 
 
 @torch.inference_mode()

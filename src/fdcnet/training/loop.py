@@ -86,8 +86,8 @@ def run_phase(
             sums.add(step(phase.at(index), batch, progress))
             if index % GUARD_EVERY == 0:
                 sums.check(phase, number, index)
-            num_images += len(batch.labels)
-            on_step(len(batch.labels), Done(number - 1, index + 1, sums))
+            num_images += batch.num_photos
+            on_step(batch.num_photos, Done(number - 1, index + 1, sums))
         sums.check(phase, number, steps_per_epoch)
         seconds = time.perf_counter() - started
         on_epoch(Epoch(number, *sums.means(), lr, num_images / seconds, seconds))

@@ -2,6 +2,7 @@
 
 import contextlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from fdcnet.methods import find_method
 from fdcnet.methods.base import Method, State
 from fdcnet.models.network import new_network
 from fdcnet.runtime.device import describe
+from fdcnet.runtime.distributed import is_first, noticing_losses, on_first
 from fdcnet.runtime.listener import Listener
 from fdcnet.runtime.progress import default_listener
 from fdcnet.runtime.runtime import Runtime
@@ -26,7 +28,7 @@ from fdcnet.training.checks import refuse_impossible
 from fdcnet.training.discriminant import can_fit
 from fdcnet.training.exemplars import keep_exemplars
 from fdcnet.training.loop import Diverged
-from fdcnet.training.run_folder import RunFolder, resume_point
+from fdcnet.training.run_folder import ReadOnlyRunFolder, RunFolder, resume_point
 from fdcnet.training.seeding import seed_of
 from fdcnet.training.task import learn_task, refit_discriminant
 
@@ -58,7 +60,8 @@ def train(
     runtime = Runtime.of(config, cache_dir or default_cache_dir(), listener or default_listener(progress))
     num_photos = sum(len(task.train) for task in stream) + len(stream[-1].test)
     runtime = runtime.for_photos(num_photos, data.size)
-    folder = RunFolder(run_dir, config, method, stream, dataset.name, runtime.clock)
+    kind = RunFolder if is_first() else ReadOnlyRunFolder
+    folder = kind(run_dir, config, method, stream, dataset.name, runtime.clock)
     return TrainingRun(config, method, stream, folder, runtime).run(resume, base_model)
 
 
@@ -86,21 +89,23 @@ class TrainingRun:
         resumed = resume and self.folder.record.exists()
         with contextlib.ExitStack() as leaving:
             leaving.callback(self.listener.close)
-            if resumed:
+            leaving.enter_context(noticing_losses())
+            if resumed and is_first():
                 leaving.enter_context(locked(self.folder.path))
             state = self._start(resume, base_model)
             if resume:
                 self._say_where()
             self._open_photos(state)
             self.folder.open(resume, describe(self.runtime.device), base_model)
-            if not resumed:
+            if not resumed and is_first():
                 leaving.enter_context(locked(self.folder.path))
-            if base_model and not has_bundle(self.folder.model):
+            if base_model and is_first() and not has_bundle(self.folder.model):
                 save_bundle(state, self.folder.model)  # so that a resumed run needs nothing else
             try:
                 return self._run_tasks(state)
             except Diverged as error:
-                self.folder.record.write_run(failed=str(error).splitlines()[0])
+                if is_first():
+                    self.folder.record.write_run(failed=str(error).splitlines()[0])
                 raise
 
     def _say_where(self) -> None:
@@ -117,15 +122,19 @@ class TrainingRun:
                     learn_task(state, self.method, task, new, self.runtime, self.folder)
                 with self.clock("fit"):
                     refit_discriminant(state, self.method, task, new, self.runtime)
-                with self.clock("write"):
-                    save_bundle(state, self.folder.model)
-                    remove_checkpoint(self.folder.path)
+                if is_first():
+                    with self.clock("write"):
+                        save_bundle(state, self.folder.model)
+                        remove_checkpoint(self.folder.path)
             if not self.folder.is_measured(task.number):
                 with self.clock("evaluate"):
                     self._measure(state, task)
                 with self.clock("write"):
-                    results = self.folder.write_results(task.number)
+                    results = on_first(partial(self.folder.write_results, task.number))
                 self.listener.task_ended(task, results["tasks"][-1])
+        return on_first(self._finish)
+
+    def _finish(self) -> dict[str, Any]:
         remove_checkpoint(self.folder.path)  # a killed run may have left these behind
         remove_old(self.folder.model)
         results = self.folder.write_results(len(self.stream))
@@ -190,6 +199,8 @@ class TrainingRun:
         photos = self.test_photos.of_classes(state.classes)
         rows = pick_examples(photos.records, state, every_class=task is self.stream[-1])
         tables = measure(state, self.method, self.runtime, photos, self.config.protocols, keep=rows)
+        if not is_first():
+            return
         shown = next((i for i, protocol in enumerate(self.config.protocols) if protocol.map == "class"), 0)
         examples = examples_of(state, photos, tables[shown], self.config.protocols[shown], rows)
         self.folder.record.write_examples(task.number, examples)

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -224,6 +224,29 @@ class RunFolder(Journal):
             "seed": self.config.seed,
             "memory_images": self.config.memory.budget if self.method.uses_memory else 0,
         }
+
+
+class ReadOnlyRunFolder(RunFolder):
+    """The folder as the other processes of a run see it: the first one writes."""
+
+    def open(self, resume: bool, device: str, base_model: Path | None) -> None: ...
+
+    def resume(self, task: Task) -> Checkpoint | None:
+        saved = checkpoint.read_checkpoint(self.path)
+        return saved if saved and saved.position.task == task.number else None
+
+    @contextlib.contextmanager
+    def stopping(self) -> Iterator[StopRequest]:
+        """Signals are left to the first process, which still needs this one for its last step."""
+        with deferred_signals():
+            yield StopRequest()
+
+    def is_due(self) -> bool:
+        return False
+
+    def save(self, state: State, position: Position, momenta: Mapping[str, Tensor], sums: Sums) -> None: ...
+
+    def record_epoch(self, task: int, phase: Phase, epoch: Epoch) -> None: ...
 
 
 def _started_with(recorded: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from fdcnet.data.records import Task
 from fdcnet.evaluation.evaluator import WHOLE, View, show
 from fdcnet.methods.base import State
 from fdcnet.models.discriminant import Discriminant, Layer, fit_temperature
+from fdcnet.runtime.distributed import joined_shares, own_share
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.training.exemplars import keep_exemplars
 from fdcnet.training.seeding import seed_torch
@@ -36,7 +37,7 @@ def pooled_views(
 ) -> Tensor:
     """Pooled features of each view of each photo: (N, S, S, 3) -> (N, V, D)"""
     network, crop, pooled = state.network.eval(), state.config.data.crop, []
-    for done, chunk in enumerate(chunks(pixels, state.config.train.batch_size)):
+    for done, chunk in enumerate(chunks(pixels, state.config.train.batch_size, own_share(len(pixels)))):
         shown = torch.cat([show(chunk, view, crop) for view in views]).to(runtime.device)
         with runtime.autocast:
             images = normalise(shown, network.lineage.mean, network.lineage.std)
@@ -47,7 +48,7 @@ def pooled_views(
         pooled.append(found.unflatten(0, (len(views), len(chunk))).transpose(0, 1).cpu())
         seen = min(len(pixels), (done + 1) * state.config.train.batch_size)
         runtime.listener.progress(stage, seen, len(pixels))
-    return torch.cat(pooled)
+    return joined_shares(pooled, len(pixels))
 
 
 def count_photos(discriminant: Discriminant, features: Tensor, labels: Tensor) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fdcnet.data.records import Batch
 from fdcnet.methods.base import Phase
+from fdcnet.runtime.distributed import num_processes, sum_gradients
 
 WARMUP_STEPS = 3  # ordinary steps before a recording: kernels are chosen and compiled in them
 WORTHWHILE = 20  # steps below which recording costs more than it saves
@@ -40,7 +41,12 @@ class Step:
         names, values = tuple(losses), torch.stack([value.float() for value in losses.values()])
         weights = weights_of(names)
         self.optimizer.zero_grad(set_to_none=True)
+        if batch.share < 1:
+            values = values * batch.share
         (values * weights).sum().backward()
+        if batch.share < 1:
+            parameters = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+            values = sum_gradients(parameters, values)
         if phase.optim.clip_norm:
             torch.nn.utils.clip_grad_norm_(phase.parameters.values(), phase.optim.clip_norm)
         self.optimizer.step()
@@ -120,7 +126,8 @@ class RecordedStep(Step):
 
     def _try_to_record(self, kind: tuple[object, ...], phase: Phase, batch: Batch, progress: float) -> None:
         parts = (batch.images, batch.labels, batch.from_memory)
-        static = Batch(*(torch.empty_like(part).copy_(part) for part in parts))
+        images, labels, from_memory = (torch.empty_like(part).copy_(part) for part in parts)
+        static = Batch(images, labels, from_memory)
         graph = torch.cuda.CUDAGraph()
         self.optimizer.zero_grad(set_to_none=True)  # gradients of a replay belong to the graph
         torch.cuda.synchronize()
@@ -145,7 +152,7 @@ def make_step(
     graphs: bool,
     note: Callable[[str], None],
 ) -> Step:
-    """Steps for this device: recorded on a GPU, unless `graphs` is off."""
-    if graphs and device.type == "cuda":
+    """Steps for this device: recorded on a GPU, unless `graphs` is off or several processes share the batches."""
+    if graphs and device.type == "cuda" and num_processes() == 1:
         return RecordedStep(optimizer, autocast, num_steps, note)
     return Step(optimizer, autocast)

@@ -9,6 +9,7 @@ from fdcnet.data.batches import Batches, Key
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Batch, Task
 from fdcnet.methods.base import Method, Phase, State
+from fdcnet.runtime.distributed import copy_from_first, own_part, refuse_too_many_processes
 from fdcnet.runtime.listener import Epoch
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.training import optim
@@ -115,6 +116,7 @@ def _epoch_batches(state: State, task: Task, photos: Photos, runtime: Runtime, b
         mean=lineage.mean,
         std=lineage.std,
         device=runtime.device,
+        part=own_part(),
     )
 
 
@@ -131,6 +133,7 @@ def _run_phase(
 ) -> None:
     config, listener = state.config, runtime.listener
     key = (config.seed, task.number, phase.name)
+    copy_from_first([*state.network.state_dict().values(), *state.task_modules.state_dict().values()])
     optimizer = optim.make_optimizer(phase)
     done = Done()
     if resumed:
@@ -164,6 +167,7 @@ def _run_phase(
 
     epoch_sizes = [len(batch) for batch in indices(1)]
     num_steps = len(epoch_sizes) * (phase.epochs - done.epochs) - done.steps
+    refuse_too_many_processes(min(epoch_sizes))
     listener.phase_started(phase.name, done.epochs + 1, phase.epochs, sum(epoch_sizes))
     if done.steps:
         listener.step(sum(epoch_sizes[: done.steps]))

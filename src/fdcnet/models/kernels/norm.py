@@ -59,6 +59,7 @@ def _triton_can(x: Tensor, norm: nn.BatchNorm2d) -> bool:
         and norm.track_running_stats
         and norm.momentum is not None
         and norm.weight.device == x.device
+        and (type(norm) is nn.BatchNorm2d or not norm.training)  # other kinds have statistics of their own
         and x.is_contiguous(memory_format=torch.channels_last)
         and x.numel() // x.shape[1] > 1
         and 0 < x.numel() < 2**31  # offsets are 32 bit

@@ -1,0 +1,391 @@
+"""Many processes, many photos, many classes: what each costs, against the small case in the same run.
+
+    PYTHONPATH=src python3 -u benchmarks/scale.py [--rows NAME ...] [--json results/scale.json]
+
+On a GPU all rows take about three minutes. `--tiny` checks the script itself in a minute on a CPU; its numbers mean
+nothing and are not written.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from fdcnet.config import load
+from fdcnet.data.batches import Batches, epoch_indices
+from fdcnet.data.cache import PixelCache
+from fdcnet.data.records import Batch, Record, Task
+from fdcnet.data.synthetic import make_synthetic
+from fdcnet.memory import ExemplarMemory
+from fdcnet.methods import METHODS, find_method
+from fdcnet.methods.base import Phase, State
+from fdcnet.models.network import new_network
+from fdcnet.models.shared_norm import share_statistics
+from fdcnet.runtime import distributed
+from fdcnet.runtime.device import autocast_for, describe
+from fdcnet.store.record import commit
+from fdcnet.training import optim
+from fdcnet.training.step import RecordedStep, Step
+
+WARM_UP = 8
+UNIQUE = 2000  # generated photo files; each is decoded and stored many times
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", nargs="+", choices=sorted(ROWS), default=list(ROWS))
+    parser.add_argument("--photos", type=int, default=200_000)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--tiny", action="store_true", help="small numbers everywhere, to test the script")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--process", type=Path, help=argparse.SUPPRESS)  # one of two that torchrun has started
+    arguments = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    torch.set_float32_matmul_precision("high")
+    if arguments.tiny:
+        arguments.photos, arguments.steps, arguments.batch = 600, 2, 4
+    if arguments.process:
+        shared_step(arguments)
+        return
+    rows: list[Row] = []
+    for name in arguments.rows:
+        started = time.perf_counter()
+        found = ROWS[name](arguments)
+        rows += [facts | made() for facts in found]
+        for facts in found:
+            print(json.dumps(facts), f"({time.perf_counter() - started:.0f} s)", flush=True)
+        if arguments.json and not arguments.tiny:
+            merge(arguments.json, rows)
+
+
+def made() -> Row:
+    return {"device": describe(device()), "commit": commit(), "command": f"python {' '.join(sys.argv)}"}
+
+
+def merge(file: Path, rows: list[Row]) -> None:
+    """Replace the rows of these names, and keep the others."""
+    present = json.loads(file.read_text())["rows"] if file.exists() else []
+    names = {row["name"] for row in rows}
+    kept = [row for row in present if row["name"] not in names]
+    file.write_text(json.dumps({"rows": [*kept, *rows]}, indent=1) + "\n")
+
+
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+# --- several processes ---
+
+
+def same_losses(arguments: argparse.Namespace) -> list[Row]:
+    """Every method, on generated photos: the losses of two processes against those of one, on the CPU."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_synthetic(folder / "photos", num_classes=4, train_per_class=6, test_per_class=3, size=40)
+        methods = ["fdcnet"] if arguments.tiny else sorted(METHODS)
+        worst = 0.0
+        for method in methods:
+            for run, num in (("one", 1), ("two", 2)):
+                train(folder, method, run, num)
+            worst = max(worst, relative_difference(folder / "one" / method, folder / "two" / method))
+            print(f"{method}: largest relative difference so far {worst:.1e}", flush=True)
+    return [{"name": "ddp_2_equals_1", "value": worst, "unit": "largest relative difference of the losses of an epoch"}]
+
+
+SHRUNK = "data.size=40 data.crop=32 model.backbone=tiny model.weights=none model.head_width=16 train.batch_size=4 "
+SHRUNK += "drift.epochs=2 memory.budget=9 train.optim.lr=0.003"
+
+
+def train(folder: Path, method: str, run: str, num_processes: int) -> None:
+    overrides = [*SHRUNK.split(), f"model.classifier={find_method(method).classifier or 'linear'}"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
+    command += ["-m", "fdcnet", "train", str(folder / "photos"), "--method", method, "--base", "2", "--step", "2"]
+    command += ["--epochs", "2", "--device", "cpu", "--out", str(folder / run / method)]
+    command += [part for override in overrides for part in ("--set", override)]
+    environment = os.environ | {"FDCNET_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+
+
+def relative_difference(first: Path, second: Path) -> float:
+    curves = [[json.loads(line)["losses"] for line in (run / "metrics.jsonl").open()] for run in (first, second)]
+    pairs = [(a[name], b[name]) for a, b in zip(*curves, strict=True) for name in a]
+    return max(abs(a - b) / max(abs(a), 1e-3) for a, b in pairs)
+
+
+def overhead(arguments: argparse.Namespace) -> list[Row]:
+    """The same batch by one process and by two on the same device, steps not recorded."""
+    phase = phase_of("fdcnet", 180, 20, arguments)
+    one = arguments.batch / seconds_per_step(arguments, phase, arguments.batch, 200, Step)
+    torch.cuda.empty_cache()
+    with tempfile.TemporaryDirectory() as name:
+        out = Path(name) / "rate.json"
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
+        command += ["--process", str(out), "--steps", str(arguments.steps), "--batch", str(arguments.batch)]
+        subprocess.run([*command, *(["--tiny"] if arguments.tiny else [])], check=True)
+        shared = json.loads(out.read_text())
+    return [
+        {
+            "name": "ddp_overhead_2_on_1_gpu",
+            "value": round(shared["rate"], 1),
+            "unit": "photos/s",
+            "peer": "one process with the whole batch, steps not recorded",
+            "peer_value": round(one, 1),
+            "ratio": round(one / shared["rate"], 2),
+            "gradient_megabytes": round(shared["megabytes"], 1),
+        }
+    ]
+
+
+def shared_step(arguments: argparse.Namespace) -> None:
+    """One of two processes."""
+    own = distributed.join_processes(device())
+    assert own.type == device().type
+    half = arguments.batch // distributed.num_processes()
+    phase = phase_of("fdcnet", 180, 20, arguments)
+    for module in phase.training:
+        share_statistics(module)
+    step_time = seconds_per_step(arguments, phase, half, 200, Step, share=1 / distributed.num_processes())
+    if distributed.is_first():
+        megabytes = sum(parameter.numel() for parameter in phase.parameters.values()) * 4 / 1e6
+        arguments.process.write_text(json.dumps({"rate": arguments.batch / step_time, "megabytes": megabytes}))
+    distributed.wait_for_all()
+
+
+def phase_of(method_name: str, num_old: int, num_new: int, arguments: argparse.Namespace, number: int = 0) -> Phase:
+    """A phase of a later task, with random weights."""
+    backbone = "tiny" if arguments.tiny else "mobilenet_v1"
+    overrides = [f"model.backbone={backbone}", "model.weights=none", f"memory.budget={num_old + num_new}"]
+    overrides += ["model.head_width=16"] if arguments.tiny else []
+    config = load(None, overrides, method=method_name)
+    network = new_network(config.model, 0)
+    network.grow(num_old)
+    network.to(device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
+    state = State(config, network, ExemplarMemory(num_old + num_new))
+    task = Task(2, tuple(map(str, range(num_new))), num_old, (), ())
+    method = find_method(method_name)()
+    method.begin_task(state, task)
+    network.to(device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
+    phase = method.phases(state, task)[number]
+    for module in phase.training:
+        module.train()
+    return replace(phase, warmup={})
+
+
+def seconds_per_step(
+    arguments: argparse.Namespace, phase: Phase, num_photos: int, num_classes: int, kind: type[Step], share: float = 1.0
+) -> float:
+    """Of random photos that are ready."""
+    side = 64 if arguments.tiny else 224
+    images = torch.randn(num_photos, 3, side, side, device=device()).to(memory_format=torch.channels_last)
+    labels = torch.randint(num_classes, (num_photos,), device=device())
+    batch = Batch(images, labels, labels % 2 == 0, share)
+    return timed(stepper(phase, kind), batch, arguments.steps)
+
+
+def stepper(phase: Phase, kind: type[Step]) -> Callable[[Batch], None]:
+    optimizer, autocast = optim.make_optimizer(phase), autocast_for(device(), "auto")
+    recorded = kind is RecordedStep and torch.cuda.is_available()
+    step = RecordedStep(optimizer, autocast, 1000) if recorded else Step(optimizer, autocast)
+
+    def run(batch: Batch) -> None:
+        optim.set_rate(optimizer, 0.5)
+        step(phase, batch, 0.5)
+
+    return run
+
+
+def timed(run: Callable[[Batch], None], batch: Batch, num_steps: int) -> float:
+    """Seconds per step."""
+    for _ in range(WARM_UP):
+        run(batch)
+    synchronize()
+    started = time.perf_counter()
+    for _ in range(num_steps):
+        run(batch)
+    synchronize()
+    return (time.perf_counter() - started) / num_steps
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+# --- many photos ---
+
+
+def encoded(arguments: argparse.Namespace) -> list[Row]:
+    """One epoch of photos that are stored as JPEG, against photos on the GPU. Also disk and memory of that epoch."""
+    side, crop = (64, 64) if arguments.tiny else (256, 224)
+    with tempfile.TemporaryDirectory() as name, PeakMemory() as peak:
+        started = time.perf_counter()
+        records = generated(Path(name) / "photos", arguments.photos, side)
+        os.environ["FDCNET_CACHE_GB"] = str(arguments.photos * side * side * 3 / 2e9)
+        cache = PixelCache.build(records, side, Path(name) / "cache", device())
+        assert not isinstance(cache.pixels, torch.Tensor), "stored as raw pixels"
+        stored = sum(file.stat().st_size for file in (Path(name) / "cache").glob("*.pixels"))
+        print(f"cached in {time.perf_counter() - started:.0f} s", flush=True)
+        raw = cache.pixels[: min(len(cache), 4096)].to(device())
+        run = stepper(phase_of("finetune", 80, 20, arguments), RecordedStep)
+        rates = {}
+        for kind, pixels in (("raw", raw), ("encoded", cache.pixels)):
+            num = len(pixels)
+            labels = torch.arange(num) % 100
+            steps = epoch_indices(num, arguments.batch, (0,), True)
+            epoch = Batches(
+                *(pixels, labels, labels < 80, steps, crop, True, (0,)), (127.0,) * 3, (60.0,) * 3, device()
+            )
+            rates[kind] = rate_of(epoch, run, arguments.batch)
+    rss = {
+        "name": "rss_peak_gb_200k",
+        "value": round(peak.gigabytes, 2),
+        "unit": f"GB at most, all processes, {arguments.photos} photos; a part of it is file cache",
+        "without_file_cache": round(peak.own_gigabytes, 2),
+    }
+    return [
+        {
+            "name": "encoded_over_raw_step",
+            "value": round(rates["encoded"]),
+            "unit": "photos/s",
+            "peer": "photos on the GPU as raw pixels",
+            "peer_value": round(rates["raw"]),
+            "ratio": round(rates["raw"] / rates["encoded"], 3),
+            "cores": os.cpu_count(),
+        },
+        {"name": "cache_bytes_per_photo", "value": round(stored / arguments.photos), "unit": "bytes, generated photos"},
+        rss,
+    ]
+
+
+def rate_of(epoch: Batches, run: Callable[[Batch], None], batch_size: int) -> float:
+    """Photos per second after the first steps."""
+    started, num = time.perf_counter(), 0
+    for number, batch in enumerate(epoch):
+        if number == min(WARM_UP, len(epoch) - 1):
+            synchronize()
+            started = time.perf_counter()
+        run(batch)
+        num += number >= WARM_UP
+    synchronize()
+    return max(num, 1) * batch_size / (time.perf_counter() - started)
+
+
+def generated(folder: Path, num: int, side: int) -> list[Record]:
+    """Records of files that look like photos to JPEG: smooth parts, edges and some noise."""
+    folder.mkdir()
+
+    def write(number: int) -> Path:
+        generator = np.random.default_rng(number)
+        coarse = generator.integers(0, 256, (24, 24, 3), np.uint8)
+        picture = np.asarray(Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC)).astype(np.int16)
+        noisy = picture + generator.integers(-12, 13, picture.shape, np.int16)
+        path = folder / f"{number}.jpg"
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=90)
+        return path
+
+    with ThreadPoolExecutor() as pool:
+        paths = list(pool.map(write, range(min(num, UNIQUE))))
+    return [Record(paths[i % len(paths)], str(i % 100)) for i in range(num)]
+
+
+class PeakMemory:
+    """The largest sum over this process and its children, sampled twice a second. Shared memory is counted once."""
+
+    gigabytes = own_gigabytes = 0.0
+
+    def __enter__(self) -> "PeakMemory":
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._ended.wait(0.5):
+            sizes = [memory_of(process) for process in family(os.getpid())]
+            self.gigabytes = max(self.gigabytes, sum(size for size, _ in sizes))
+            self.own_gigabytes = max(self.own_gigabytes, sum(size - cached for size, cached in sizes))
+
+
+def family(process: int) -> Iterator[int]:
+    yield process
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            children = task.read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            yield from family(int(child))
+
+
+def memory_of(process: int) -> tuple[float, float]:
+    """-> proportional size, and the part of it that is file cache, in GB"""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0, 0.0
+    sizes = {line.split(":")[0]: int(line.split()[1]) / 1e6 for line in lines if line.endswith("kB")}
+    return sizes.get("Pss", 0.0), sizes.get("Pss_File", 0.0)
+
+
+# --- many classes ---
+
+
+def classes(arguments: argparse.Namespace) -> list[Row]:
+    """Main and drift phase with 10,000 classes against 100, of which a tenth is new."""
+    many, batch = (200, 4) if arguments.tiny else (10_000, arguments.batch)
+    rows = []
+    for number, name in enumerate(("main", "drift")):
+        seconds, memory = {}, {}
+        for num in (100, many):
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+            phase = phase_of("fdcnet", num - num // 10, num // 10, arguments, number)
+            seconds[num] = seconds_per_step(arguments, phase, batch, num, RecordedStep)
+            memory[num] = torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0
+            parameters = sum(parameter.numel() for parameter in phase.parameters.values())
+        rows.append(
+            {
+                "name": f"{'' if name == 'main' else 'drift_'}step_10000_over_100_classes",
+                "value": round(1000 * seconds[many], 1),
+                "unit": f"ms per step of {batch} photos",
+                "peer": "100 classes",
+                "peer_value": round(1000 * seconds[100], 1),
+                "ratio": round(seconds[many] / seconds[100], 2),
+                "gpu_memory_gb": round(memory[many], 1),
+                "million_parameters": round(parameters / 1e6, 1),
+            }
+        )
+    return rows
+
+
+ROWS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
+    "ddp_2_equals_1": same_losses,
+    "ddp_overhead_2_on_1_gpu": overhead,
+    "step_10000_over_100_classes": classes,
+    "encoded_over_raw_step": encoded,
+}
+
+
+if __name__ == "__main__":
+    main()
