@@ -1,11 +1,13 @@
-"""How good the boxes of `fdcnet label` are, and whether its confidence finds the wrong ones.
+"""How good the boxes of `fdcnet label` are, whether its confidence finds the wrong ones, and what checked boxes teach.
 
     python benchmarks/label.py --cub CUB_200_2011 --pets oxford_pets --out results/label.json
 
-Labels are used for learning, true boxes only for measuring. `--work DIR` keeps what was learned and boxed.
+Labels are used for learning. True boxes measure, and five of each class play the part of a person's corrections.
+`--work DIR` keeps what was learned and boxed. `--skip N` leaves out the first N classes of both sets.
 """
 
 import argparse
+import json
 import os
 import platform
 import tempfile
@@ -19,12 +21,14 @@ import torch
 
 import fdcnet
 from fdcnet import geometry
-from fdcnet.cli.console import Lines
-from fdcnet.data.records import Record
+from fdcnet.cli.console import console
+from fdcnet.data.records import Dataset, Record
+from fdcnet.runtime.progress import Lines
 from fdcnet.store.record import commit, write_json
-from fdcnet.teaching.label import label
+from fdcnet.teaching.label import LabelReport, label
 
 WORST = 0.2
+CORRECTED = 5  # photos per class
 
 
 def main() -> None:
@@ -34,6 +38,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "fdcnet-label")
     parser.add_argument("--cache", type=Path)
+    parser.add_argument("--skip", type=int, default=0)
     options = parser.parse_args()
     facts = {
         "command": "python benchmarks/label.py --cub CUB_200_2011 --pets oxford_pets --out results/label.json",
@@ -44,11 +49,12 @@ def main() -> None:
     sets = {"cub": (options.cub, 20, 30), "pets": (options.pets, 10, None)}
     results = {}
     for name, (source, num_classes, per_class) in sets.items():
-        dataset = fdcnet.read_dataset(source, classes=num_classes)
-        model = options.work / name / "out" / "model"
-        results[name] = measure(first_photos(dataset.train, per_class), options.work / name, None, options.cache)
+        dataset = without_first(fdcnet.read_dataset(source), options.skip).first(num_classes)
+        model, records = options.work / name / "out" / "model", first_photos(dataset.train, per_class)
+        results[name] = measure(records, options.work / name, None, options.cache)
         results[f"{name}, test photos"] = measure(dataset.test, options.work / f"{name}-test", model, options.cache)
-    write_json(options.out, facts | {"results": results})
+        results[f"{name}, learn boxes"] = measure_learning(records, options.work / name, options.cache)
+        write_json(options.out, facts | {"results": results})
 
 
 def measure(records: Sequence[Record], folder: Path, model: Path | None, cache: Path | None) -> dict[str, Any]:
@@ -58,19 +64,64 @@ def measure(records: Sequence[Record], folder: Path, model: Path | None, cache: 
         place.parent.mkdir(parents=True, exist_ok=True)
         if not place.exists():
             place.symlink_to(record.path)
-    watch = Stopwatch()
+    watch = Stopwatch(console)
     report = label(folder / "photos", folder / "out", model=model, device="cpu", cache_dir=cache, listener=watch)
-    true_boxes = {f"{record.label}/{record.path.name}": record.boxes_xyxy for record in records}
-    rows = [
-        (photo.confidence, max_iou(photo.annotations[0].box_xyxy, true_boxes[photo.name]))
-        for photo in report.photos
-        if true_boxes[photo.name]
-    ]
-    return summarize(np.array(rows)) | {
+    return summarize(scored(report, records)) | {
         "classes": len(report.classes),
         "photos": len(report.photos),
         "cpu_seconds_per_photo_boxing": round(watch.cpu_seconds / max(watch.num_photos, 1), 3),
     }
+
+
+def measure_learning(records: Sequence[Record], folder: Path, cache: Path | None) -> dict[str, Any]:
+    """Correct a few photos of each class, drawn at random, and measure the others before and after learning."""
+    draw = np.random.default_rng(0).permutation(len(records))
+    boxed = [records[i] for i in draw if records[i].boxes_xyxy]
+    corrected = first_photos(boxed, CORRECTED)
+    others = [record for record in boxed if record not in corrected]
+    write_coco(folder / "corrections.json", corrected)
+    before = label(folder / "photos", folder / "out", device="cpu")  # boxed already
+    started = time.process_time()
+    after = label(
+        folder / "photos",
+        folder / "taught",
+        model=folder / "out" / "model",
+        corrections=folder / "corrections.json",
+        learn_boxes=True,
+        device="cpu",
+        cache_dir=cache,
+    )
+    return {
+        "corrected_photos": len(corrected),
+        "other_photos": len(others),
+        "before": summarize(scored(before, others)),
+        "after": summarize(scored(after, others)),
+        "cpu_seconds": round(time.process_time() - started),  # learning, and boxing all photos again
+    }
+
+
+def write_coco(file: Path, records: Sequence[Record]) -> None:
+    classes = sorted({record.label for record in records})
+    images, annotations = [], []
+    for number, record in enumerate(records, 1):
+        images.append({"id": number, "file_name": photo_name(record)})
+        for x0, y0, x1, y1 in record.boxes_xyxy:
+            category = classes.index(record.label) + 1
+            annotations.append({"image_id": number, "category_id": category, "bbox": [x0, y0, x1 - x0, y1 - y0]})
+    categories = [{"id": number, "name": name} for number, name in enumerate(classes, 1)]
+    file.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+
+
+def photo_name(record: Record) -> str:
+    return f"{record.label}/{record.path.name}"
+
+
+def scored(report: LabelReport, records: Sequence[Record]) -> np.ndarray:
+    """Confidence, and IoU with the nearest true box, of photos with true boxes: (N, 2)"""
+    photos = {photo.name: photo for photo in report.photos}
+    pairs = [(photos[photo_name(record)], record.boxes_xyxy) for record in records if record.boxes_xyxy]
+    overlap = geometry.iou
+    return np.array([(p.confidence, float(overlap([p.annotations[0].box_xyxy], true).max())) for p, true in pairs])
 
 
 class Stopwatch(Lines):
@@ -96,8 +147,10 @@ def first_photos(records: Sequence[Record], per_class: int | None) -> list[Recor
     return [record for own in kept.values() for record in own]
 
 
-def max_iou(box: Any, true_boxes: Any) -> float:
-    return float(geometry.iou([box], true_boxes).max())
+def without_first(dataset: Dataset, number: int) -> Dataset:
+    classes = dataset.classes[number:]
+    train, test = (tuple(r for r in part if r.label in classes) for part in (dataset.train, dataset.test))
+    return Dataset(dataset.name, classes, train, test)
 
 
 def summarize(rows: np.ndarray) -> dict[str, Any]:

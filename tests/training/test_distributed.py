@@ -57,9 +57,9 @@ from torch import nn
 from fdcnet.errors import UserError
 from fdcnet.losses.subset import mean_over
 from fdcnet.models.shared_norm import SharedBatchNorm2d, share_statistics
-from fdcnet.runtime.distributed import joined_shares, own_share, refuse_too_many_processes
+from fdcnet.runtime.distributed import join_processes, joined_shares, own_share, refuse_too_many_processes
 
-dist.init_process_group("gloo")
+join_processes(torch.device("cpu"))
 first = dist.get_rank() == 0
 
 # Three photos here, one there; two and none of them are chosen: (1 + 2) / 2 = 3/4 * 2 + 1/4 * 0

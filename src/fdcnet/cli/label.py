@@ -21,6 +21,9 @@ def label(
     corrections: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Corrected boxes: COCO, Label Studio or YOLO.")
     ] = None,
+    learn_boxes: Annotated[
+        bool, typer.Option("--learn-boxes", help="Also train the localizer on the boxes that you checked.")
+    ] = False,
     others: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Photos of other things, to learn a single class.")
     ] = None,
@@ -61,6 +64,7 @@ def label(
         model=model,
         formats=[name for name, wanted in flags.items() if wanted] or ["coco"],
         corrections=corrections,
+        learn_boxes=learn_boxes,
         others=others,
         copy_photos=copy_photos,
         labelstudio_url=labelstudio_url,

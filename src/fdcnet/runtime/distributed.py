@@ -4,6 +4,7 @@ Each process takes its share of every batch. Gradients, losses and batch statist
 the result is that of one process with the same batches, up to rounding.
 """
 
+import atexit
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,7 +53,14 @@ def join_processes(device: torch.device) -> torch.device:
     if not dist.is_initialized():
         # NCCL refuses two processes on one GPU.
         dist.init_process_group("cpu:gloo,cuda:nccl" if own_gpu else "gloo", timeout=PATIENCE)
+        atexit.register(_leave_processes)
     return device
+
+
+def _leave_processes() -> None:
+    """Otherwise the threads of the connection may crash the process while it ends."""
+    with contextlib.suppress(Exception):  # of a connection that is already broken
+        dist.destroy_process_group()
 
 
 def num_processes() -> int:

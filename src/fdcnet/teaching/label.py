@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from fdcnet.runtime.listener import Listener
 from fdcnet.runtime.progress import default_listener
 from fdcnet.store.bundle import has_bundle, read_current, read_description
 from fdcnet.teaching.label_boxes import LabelledPhoto, box_photos
-from fdcnet.teaching.label_corrections import apply_correction, read_corrections
+from fdcnet.teaching.label_corrections import Correction, apply_correction, read_corrections
 from fdcnet.teaching.label_files import (
     FORMATS,
     MODEL,
@@ -27,6 +27,7 @@ from fdcnet.teaching.label_files import (
     write_format,
     write_record,
 )
+from fdcnet.teaching.label_learning import checked_boxes, learn_from_boxes
 from fdcnet.teaching.label_photos import KnownPhoto, KnownPhotos, other_photos, read_known_photos
 from fdcnet.teaching.label_sheet import contact_sheet
 from fdcnet.teaching.learn import learn
@@ -58,6 +59,7 @@ def label(
     formats: Sequence[str] = ("coco",),
     corrections: str | Path | None = None,
     others: str | Path | None = None,
+    learn_boxes: bool = False,
     copy_photos: bool = False,
     labelstudio_url: str | None = None,
     learn_options: Mapping[str, Any] | None = None,
@@ -69,8 +71,10 @@ def label(
     """Box each photo as the class that it is known to show, and write the boxes to the folder `out`.
 
     Without `model`, a model is learned from these photos first and kept in `out`. `formats` are names in `FORMATS`.
-    `corrections` is a file of corrected boxes; corrected photos are kept as they are from then on. `others` is a folder
-    of photos without the object, needed to learn a single class. Formats that need the photos get links to them, or
+    `corrections` is a file of corrected boxes; corrected photos are kept as they are from then on. `learn_boxes` also
+    trains the localizer on all boxes that were checked so far; the result is kept in `out` as a new version of its
+    model, and a `model` that was named does not change. `others` is a folder of photos without the object, needed to
+    learn a single class. Formats that need the photos get links to them, or
     copies with `copy_photos`. `learn_options` are passed to `fdcnet.learn`. `progress`: show bars in a terminal or
     notebook, unless a `listener` is given.
     """
@@ -88,6 +92,8 @@ def label(
     corrected = read_corrections(Path(corrections), known.photos, known.classes) if corrections else {}
     refuse_edited(out, record, Path(corrections) if corrections else None)
     path = out / MODEL if model is None else _local(model)
+    checked = _checked_photos(known.photos, record, corrected)
+    examples = checked_boxes(checked.values()) if learn_boxes else []
     missing = _missing_classes(known, path, is_given=model is not None)
     if missing:
         _check_lesson(missing, path, others)
@@ -97,15 +103,12 @@ def label(
             dataset = known.to_learn_from(missing, Path(others) if others else None)
             options: dict[str, Any] = {"holdout": 0, "device": device, "cache_dir": cache_dir, "listener": listener}
             learn(path, dataset, **options | dict(learn_options or {}))
+        if examples:
+            learn_from_boxes(path, out / MODEL, examples, device, cache_dir, listener)
+            path = out / MODEL
         checksum = read_current(path, lambda bundle: sha256(bundle / "weights.safetensors"))
-        localizer = Localizer.load(path, device)
-        usable = record if record.model == checksum else _reviewed(record)
-        boxed, skipped = _box(known.photos, usable, localizer, listener)
-        before = {name: annotations for name, (_, annotations, _) in record.photos.items()}
-        boxed = [
-            apply_correction(photo, corrected[photo.name], before.get(photo.name)) if photo.name in corrected else photo
-            for photo in boxed
-        ]
+        kept = checked if record.model != checksum else _recorded_photos(known.photos, record) | checked
+        boxed, skipped = _box(known.photos, kept, Localizer.load(path, device), listener)
         if not boxed:
             raise UserError("No photo could be read.", "Run 'fdcnet data check' on the photos.")
         formats = tuple(dict.fromkeys((*record.checksums, *formats)))
@@ -159,16 +162,23 @@ def _check_lesson(missing: Sequence[str], model: Path, others: str | Path | None
         )
 
 
-def _reviewed(record: Record) -> Record:
-    """Boxes that a person reviewed do not depend on the model."""
-    return replace(record, photos={name: entry for name, entry in record.photos.items() if entry[2]})
+def _checked_photos(
+    photos: Sequence[KnownPhoto], record: Record, corrected: Mapping[str, Correction]
+) -> dict[str, LabelledPhoto]:
+    """Photos whose boxes a person checked, now or earlier, by name. They do not depend on the model."""
+    found = _recorded_photos(photos, record)
+    for photo in photos:
+        if correction := corrected.get(photo.name):
+            before = record.photos[photo.name][1] if photo.name in record.photos else None
+            unboxed = LabelledPhoto(photo.path, photo.name, image_size(photo.path), ())
+            found[photo.name] = apply_correction(found.get(photo.name, unboxed), correction, before)
+    return {name: photo for name, photo in found.items() if photo.reviewed}
 
 
 def _box(
-    photos: Sequence[KnownPhoto], record: Record, localizer: Localizer, listener: Listener
+    photos: Sequence[KnownPhoto], kept: Mapping[str, LabelledPhoto], localizer: Localizer, listener: Listener
 ) -> tuple[list[LabelledPhoto], list[str]]:
-    """Box the photos that the record does not hold; -> all photos in order, and unreadable ones with the reason."""
-    kept = {photo.name: found for photo in photos if (found := _recorded(photo, record)) is not None}
+    """Box the photos that are not kept as they are; -> all photos in order, and unreadable ones with the reason."""
     new = [photo for photo in photos if photo.name not in kept]
     skipped: list[str] = []
     boxed = dict(kept)
@@ -178,6 +188,10 @@ def _box(
     if skipped:
         listener.note(f"Skipped {count(len(skipped), 'unreadable photo')}.")
     return [boxed[photo.name] for photo in photos if photo.name in boxed], skipped
+
+
+def _recorded_photos(photos: Sequence[KnownPhoto], record: Record) -> dict[str, LabelledPhoto]:
+    return {photo.name: found for photo in photos if (found := _recorded(photo, record)) is not None}
 
 
 def _recorded(photo: KnownPhoto, record: Record) -> LabelledPhoto | None:
