@@ -281,7 +281,6 @@ def schemathesis(tries: int, seconds: float) -> Row:
                 timeout=seconds,
                 check=False,
             )
-            print(done.stdout[-6000:])
             row.tries = report.read_text().count('"status_code"') if report.is_file() else 0
             if done.returncode:
                 row.fail(done.stdout[-2000:])
