@@ -485,7 +485,7 @@ def test_the_page_and_the_description_load_nothing_from_elsewhere(client: TestCl
     described = client.get("/openapi.json").json()
     assert {"/api/predict", "/api/lesson", "/api/history", "/api/rollback", "/api/model"} <= set(described["paths"])
     for path, methods in described["paths"].items():
-        if "/photos/" in path:
+        if "/photos/" in path and "labels" not in path:
             assert "404" in methods["get"]["responses"], path  # found by Schemathesis
     shown = client.get("/docs").text
     assert "http" not in shown.replace("http-equiv", "") and "<script" not in shown
