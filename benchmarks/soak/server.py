@@ -279,6 +279,7 @@ def schemathesis(tries: int, seconds: float) -> Row:
                 capture_output=True,
                 text=True,
                 timeout=seconds,
+                cwd=root,  # it leaves a cache there
                 check=False,
             )
             row.tries = report.read_text().count('"status_code"') if report.is_file() else 0
