@@ -22,6 +22,12 @@ def out_of_memory(error: BaseException, doing: str) -> UserError | None:
     by_number = isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN)
     if not (by_type or by_number or _SHORTAGE.search(str(error))):
         return None
+    if "CUDA" in str(error):
+        return UserError(
+            f"Out of GPU memory while {doing}.",
+            "For training, lower train.batch_size or data.crop. Otherwise close other programs on the GPU, or use "
+            "--device cpu.",
+        )
     return UserError(
         f"Out of memory or threads while {doing}.",
         "Close other programs or raise the limits of this process. For training, lower train.batch_size or data.size.",

@@ -137,6 +137,9 @@ def test_shortage_is_told_from_damage() -> None:
     for error in shortages:
         found = out_of_memory(error, "training")
         assert found is not None and "lower train.batch_size" in found.remedy
+    on_gpu = out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "training")
+    assert on_gpu is not None and on_gpu.problem == "Out of GPU memory while training."
+    assert "lower train.batch_size" in on_gpu.remedy and "--device cpu" in on_gpu.remedy
     assert out_of_memory(RuntimeError("size mismatch"), "training") is None
 
 

@@ -11,7 +11,7 @@ from fdcnet.data.records import Batch, Dataset
 from fdcnet.methods import METHODS
 from fdcnet.methods.base import Phase
 from fdcnet.runtime.listener import Listener
-from fdcnet.training import optim
+from fdcnet.training import micro_batch, optim
 from fdcnet.training.run import train
 from fdcnet.training.step import RecordedStep, Step, make_step, warmed_up
 
@@ -113,3 +113,46 @@ def test_a_recorded_step_follows_rates_weights_and_photos() -> None:
         expected -= rate * 2 * number
     assert step.recordings
     assert weight.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_parts_of_a_batch_add_up_to_its_gradient() -> None:
+    # loss = w x, batch mean; images 1, 2, 3, 4, 5: mean 3 in one part and in parts of 2, 2 and 1
+    images = torch.arange(1.0, 6.0).reshape(5, 1, 1, 1)
+    batch = Batch(images, torch.zeros(5, dtype=torch.int64), torch.zeros(5, dtype=torch.bool))
+    for size, parts in ((0, 1), (2, 3)):
+        weight, seen = nn.Parameter(torch.tensor(1.0)), []
+
+        def losses(part: Batch, weight: nn.Parameter = weight, seen: list[int] = seen) -> dict[str, torch.Tensor]:
+            seen.append(len(part.labels))
+            return {"a": weight * part.images.mean()}
+
+        phase = Phase(name="main", epochs=1, parameters={"weight": weight}, losses=losses, training=(), optim=PLAIN)
+        values = Step(optim.make_optimizer(phase), NO_AUTOCAST, size)(phase, batch, progress=0.0)
+        assert len(seen) == parts and sum(seen) == 5
+        assert values.unweighted.tolist() == pytest.approx([3.0])
+        assert weight.item() == pytest.approx(1 - 0.1 * 3)
+
+
+def test_a_machine_with_little_memory_computes_batches_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 64 photos of 3 x 8 x 8 floats; the square keeps its input, 768 bytes a photo, times 1.1
+    layer = nn.BatchNorm2d(3)
+    phase = Phase(
+        name="main",
+        epochs=1,
+        parameters=dict(layer.named_parameters()),
+        losses=lambda batch: {"a": (batch.images * layer.weight.mean()).square().mean()},
+        training=(layer,),
+        optim=PLAIN,
+    )
+    labels = torch.zeros(64, dtype=torch.int64)
+    batch = Batch(torch.randn(64, 3, 8, 8), labels, labels.bool())
+    kept = micro_batch.bytes_kept(phase, batch._replace(images=batch.images[:2].clone()), NO_AUTOCAST)
+    assert kept == pytest.approx(2 * 2 * 768, rel=0.1)  # the photos for the product, the product for the square
+    assert layer.training and layer.num_batches_tracked == 0
+
+    notes: list[str] = []
+    monkeypatch.setattr(micro_batch, "machine_memory", lambda: round(16 * 1.1 * kept / 2 / 0.6) + 1)
+    assert micro_batch.photos_at_a_time(phase, batch, NO_AUTOCAST, notes.append) == 16
+    assert "computed in 4 parts" in notes[0]
+    monkeypatch.setattr(micro_batch, "machine_memory", lambda: 64 * 10**9)
+    assert micro_batch.photos_at_a_time(phase, batch, NO_AUTOCAST) == 64

@@ -484,6 +484,9 @@ def test_the_page_and_the_description_load_nothing_from_elsewhere(client: TestCl
     assert re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]+", page.replace("http://www.w3.org/2000/svg", "")) == []
     described = client.get("/openapi.json").json()
     assert {"/api/predict", "/api/lesson", "/api/history", "/api/rollback", "/api/model"} <= set(described["paths"])
+    for path, methods in described["paths"].items():
+        if "/photos/" in path and "labels" not in path:
+            assert "404" in methods["get"]["responses"], path  # found by Schemathesis
     shown = client.get("/docs").text
     assert "http" not in shown.replace("http-equiv", "") and "<script" not in shown
     for path, methods in described["paths"].items():

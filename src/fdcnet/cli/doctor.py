@@ -42,10 +42,14 @@ def _print(name: str, text: str) -> None:
 
 
 def _memory() -> str:
-    if not hasattr(os, "sysconf"):
+    from fdcnet.runtime.device import machine_memory
+
+    if (size := machine_memory()) is None:
         return "unknown"
-    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    return f"{size:.0f} GB; 'train' on a CPU needs about 13 GB at batch 64: lower train.batch_size, or use --light"
+    return (
+        f"{size / 1e9:.0f} GB; 'train' on a CPU uses up to 13 GB, and computes batches in parts where there is less "
+        "(train.micro_batch)"
+    )
 
 
 def _weights() -> str:

@@ -169,6 +169,9 @@ class TrainConfig(Section):
     whole network."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """auto: bf16 on a GPU, fp32 on a CPU."""
+    micro_batch: int = number(0, at_least=0)
+    """Photos of a batch that are computed at a time. 0: all, or fewer on a CPU with little memory. Gradients are added
+    up, but batch norm sees the parts, so results differ a little from those of whole batches."""
     graphs: bool = True
     """Record training steps as CUDA graphs, which makes them about twice as fast. No effect on a CPU."""
     optim: OptimConfig = field(default_factory=OptimConfig)

@@ -25,6 +25,7 @@ class Runtime:
     listener: Listener = field(default_factory=Listener)
     clock: Clock = field(default_factory=Clock)
     encoded: bool = False  # photos are stored as JPEG
+    noted: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, config: Config, cache_dir: Path | None = None, listener: Listener | None = None) -> "Runtime":
@@ -41,6 +42,11 @@ class Runtime:
         if distributed.num_processes() > 1:
             share_statistics(network)
         return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def note_once(self, text: str) -> None:
+        if text not in self.noted:
+            self.noted.add(text)
+            self.listener.note(text)
 
     def for_photos(self, num_photos: int, size: int) -> "Runtime":
         """Decide once for all photos of a run whether they are stored as raw pixels or as JPEG."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from fdcnet.data.records import Batch
 from fdcnet.methods.base import Phase
 from fdcnet.runtime.distributed import num_processes, sum_gradients
+from fdcnet.training.micro_batch import photos_at_a_time, split
 
 WARMUP_STEPS = 3  # ordinary steps before a recording: kernels are chosen and compiled in them
 WORTHWHILE = 20  # steps below which recording costs more than it saves
@@ -25,10 +26,21 @@ class Values(NamedTuple):
 
 
 class Step:
-    """Steps of a phase (and of its outer phase), one kernel after the other."""
+    """Steps of a phase (and of its outer phase), one kernel after the other.
 
-    def __init__(self, optimizer: torch.optim.Optimizer, autocast: torch.autocast) -> None:
-        self.optimizer, self.autocast = optimizer, autocast
+    `micro_batch`: photos computed at a time (0: as many as fit into memory). Gradients of the parts of a batch add up
+    to its gradient, except that batch norm, and terms over a subset of the photos, see each part alone.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        autocast: torch.autocast,
+        micro_batch: int = 0,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.optimizer, self.autocast, self.micro_batch, self.note = optimizer, autocast, micro_batch, note
+        self._part_sizes: dict[str, int] = {}  # by phase
         self._weights: dict[tuple[str, ...], tuple[list[float], Tensor]] = {}
 
     def __call__(self, phase: Phase, batch: Batch, progress: float) -> Values:
@@ -36,21 +48,32 @@ class Step:
         return self._run(phase, batch, lambda names: self._weights_at(phase, names, progress, batch.labels.device))
 
     def _run(self, phase: Phase, batch: Batch, weights_of: Callable[[tuple[str, ...]], Tensor]) -> Values:
-        with self.autocast:
-            losses = phase.losses(batch)
-        names, values = tuple(losses), torch.stack([value.float() for value in losses.values()])
-        weights = weights_of(names)
         self.optimizer.zero_grad(set_to_none=True)
-        if batch.share < 1:
-            values = values * batch.share
-        (values * weights).sum().backward()
+        done = []
+        for part in split(batch, self._part_size(phase, batch)):
+            with self.autocast:
+                losses = phase.losses(part)
+            names, values = tuple(losses), torch.stack([value.float() for value in losses.values()])
+            weights = weights_of(names)
+            values = values * (batch.share * len(part.labels) / len(batch.labels))
+            (values * weights).sum().backward()
+            done.append(values.detach())
+        total = torch.stack(done).sum(0)
         if batch.share < 1:
             parameters = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
-            values = sum_gradients(parameters, values)
+            total = sum_gradients(parameters, total)
         if phase.optim.clip_norm:
             torch.nn.utils.clip_grad_norm_(phase.parameters.values(), phase.optim.clip_norm)
         self.optimizer.step()
-        return Values(names, values.detach(), weights)
+        return Values(names, total, weights)
+
+    def _part_size(self, phase: Phase, batch: Batch) -> int:
+        """How many photos of the batch are computed at a time."""
+        if self.micro_batch:
+            return self.micro_batch
+        if phase.name not in self._part_sizes:
+            self._part_sizes[phase.name] = photos_at_a_time(phase, batch, self.autocast, self.note)
+        return self._part_sizes[phase.name]
 
     def _weights_at(self, phase: Phase, names: tuple[str, ...], progress: float, device: torch.device) -> Tensor:
         """The weights of the losses now, always in the same tensor: (L,)"""
@@ -92,9 +115,9 @@ class RecordedStep(Step):
         autocast: torch.autocast,
         num_steps: int,
         note: Callable[[str], None] = lambda text: None,
+        micro_batch: int = 0,
     ) -> None:
-        super().__init__(optimizer, autocast)
-        self.note = note
+        super().__init__(optimizer, autocast, micro_batch, note)
         self.enabled = num_steps >= WORTHWHILE
         self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
@@ -151,8 +174,9 @@ def make_step(
     num_steps: int,
     graphs: bool,
     note: Callable[[str], None],
+    micro_batch: int = 0,
 ) -> Step:
     """Steps for this device: recorded on a GPU, unless `graphs` is off or several processes share the batches."""
     if graphs and device.type == "cuda" and num_processes() == 1:
-        return RecordedStep(optimizer, autocast, num_steps, note)
-    return Step(optimizer, autocast)
+        return RecordedStep(optimizer, autocast, num_steps, note, micro_batch)
+    return Step(optimizer, autocast, micro_batch, note)

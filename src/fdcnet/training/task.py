@@ -171,7 +171,15 @@ def _run_phase(
     listener.phase_started(phase.name, done.epochs + 1, phase.epochs, sum(epoch_sizes))
     if done.steps:
         listener.step(sum(epoch_sizes[: done.steps]))
-    step = make_step(optimizer, runtime.autocast, runtime.device, num_steps, config.train.graphs, listener.note)
+    step = make_step(
+        optimizer,
+        runtime.autocast,
+        runtime.device,
+        num_steps,
+        config.train.graphs,
+        runtime.note_once,
+        config.train.micro_batch,
+    )
     with journal.stopping() as stop:
         run_phase(phase, batches, len(epoch_sizes), step, done, step_ended, epoch_ended)
     phase.after()

@@ -5,7 +5,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import FastAPI, Query, Request
@@ -37,6 +37,7 @@ STATIC = Path(__file__).with_name("static")
 LIMITS = schemas.Limits(
     photo_bytes=MAX_PHOTO, lesson_bytes=MAX_LESSON, photos=MAX_PHOTOS, classes=MAX_CLASSES, min_photos=FEWEST_PHOTOS
 )
+NO_PHOTO: dict[int | str, dict[str, Any]] = {404: {"model": schemas.Problem}}
 log = logging.getLogger(__name__)
 
 
@@ -97,7 +98,7 @@ def _add_model_routes(app: FastAPI, models: ServedModels, runner: LessonRunner) 
         """The classes in the order in which they were learned."""
         return [schemas.ClassInfo(**each) for each in models.current.classes()]
 
-    @app.get("/api/classes/{number}/photos/{photo}", response_class=Response)
+    @app.get("/api/classes/{number}/photos/{photo}", response_class=Response, responses=NO_PHOTO)
     def thumbnail(number: int, photo: int) -> Response:
         """Thumbnail of an exemplar. `number`: position in /api/classes."""
         kept = list(models.current.kept_photos().values()) if models.current.exists else []
@@ -148,7 +149,7 @@ def _add_lesson_routes(app: FastAPI, runner: LessonRunner) -> None:
         runner.start_example()
         return current()
 
-    @app.get("/api/example/photos/{number}", response_class=Response)
+    @app.get("/api/example/photos/{number}", response_class=Response, responses=NO_PHOTO)
     def example_photo(number: int) -> Response:
         """A generated photo that the example lesson did not use."""
         examples = runner.lesson.examples if runner.lesson else []
@@ -168,7 +169,7 @@ def _add_lesson_routes(app: FastAPI, runner: LessonRunner) -> None:
             runner.lesson.cancel.set()
         return current()
 
-    @app.get("/api/lesson/photos/{number}", response_class=Response)
+    @app.get("/api/lesson/photos/{number}", response_class=Response, responses=NO_PHOTO)
     def photo(number: int) -> Response:
         compared = runner.lesson.compared if runner.lesson else []
         if not 0 <= number < len(compared):
