@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fdcnet.store.record import read_mapping
+from fdcnet.suite.figures import links
 from fdcnet.suite.page import HOW_TESTED, HOW_TO_READ, measured_runs, views_of, write_page
 from fdcnet.suite.plan import Suite, TableSpec, read_suite
 from fdcnet.suite.rows import Measured, View, rows_of
@@ -57,6 +58,7 @@ def overview(suites: list[Suite]) -> Iterator[str]:
         yield f"All protocols and commands: [{suite.name}](../results/{suite.name}/README.md).\n\n{HOW_TO_READ}"
         for table in suite.tables:
             yield from brief_section(table, runs[table.name], len(suite.rows[table.name]))
+            yield from links(suite, table, RESULTS, f"{suite.name}/")
     yield from earlier_section()
 
 

@@ -8,8 +8,16 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "results/*.*", "results/figures/*")
-ELSEWHERE = r"src|examples|benchmarks|suites|results/(?!figures)[\w-]+"  # not part of the site
+OUTSIDE = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "LICENSE",
+    "results/*.*",
+    "results/**/figures/*",
+)
+ELSEWHERE = r"src|examples|benchmarks|suites|results/(?!(?:[\w-]+/)?figures)[\w-]+"  # not part of the site
 SOURCE_LINK = re.compile(rf"\[([^\]]*)\]\((?:\.\./)?(?:{ELSEWHERE})/[^)]*\)")
 
 

@@ -70,8 +70,10 @@ def test_a_killed_suite_continues_and_a_finished_one_does_nothing(folder: Path) 
         "small/tiny-fdcnet-s0/class.json",
         "small/tiny-fdcnet-s0/class-plain.json",
         "small/tiny-fdcnet-s0/photos.csv.gz",
+        "small/tiny-fdcnet-s0/drift.json",
         "small/tiny-baseline-s0/class.json",
         "small/tiny-baseline-s0/photos.csv.gz",
+        "small/tiny-baseline-s0/drift.json",
     }
     check_results(folder / "results/small")
 

@@ -45,7 +45,7 @@ def suite(
             console.print(f"{job.state:8} {job.run.name}", markup=False, highlight=False)
         return
     if tables:
-        _write_tables(planned, results)
+        _write_tables(planned, results, runner.out)
         return
     try:
         done = runner.run()
@@ -57,7 +57,7 @@ def suite(
             watcher.close()
     states = [job.state for job in done]
     console.print(f"{states.count('done')} of {len(states)} runs are done.")
-    _write_tables(planned, results)
+    _write_tables(planned, results, runner.out)
     if states.count("done") + states.count("failed") < len(states):
         console.print(f"Stopped after {minutes:g} minutes. To continue, run the same command again.")
     if "failed" in states:
@@ -65,10 +65,10 @@ def suite(
         raise typer.Exit(1)
 
 
-def _write_tables(suite: "Suite", results: Path) -> None:
+def _write_tables(suite: "Suite", results: Path, run_dirs: Path) -> None:
     try:
         from fdcnet.suite.page import write_page
     except ImportError as error:
         errors.print(f"No tables: {error}. Install that package, then run this with --tables.", markup=False)
     else:
-        console.print(f"Results: {write_page(suite, results)}", markup=False)
+        console.print(f"Results: {write_page(suite, results, run_dirs)}", markup=False)

@@ -32,6 +32,7 @@ class Series:
     label: str
     points: Sequence[tuple[float, float | None]]  # None interrupts the line
     style: int = 0  # index of colour, dash and marker
+    spread: Sequence[float] = ()  # half the height of a band around each point; none: no band
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,17 @@ def _line(line: Series, frame: _Frame, markers: bool) -> dict[str, Any]:
     shown = line.points if markers else _isolated(line.points)
     hint = "{}: {:.1f}" if markers else "{}: {:.4g}"
     dots = [(frame.px(x), frame.py(y), hint.format(line.label, y)) for x, y in shown if y is not None and _known(y)]
-    return {"look": _look(line.style), "path": "".join(steps), "dots": dots}
+    return {"look": _look(line.style), "path": "".join(steps), "dots": dots, "area": _area(line, frame)}
+
+
+def _area(line: Series, frame: _Frame) -> str:
+    """The outline of the band around a line; empty without one, or where a value is missing."""
+    if not line.spread or not all(_known(y) for _, y in line.points):
+        return ""
+    around = list(zip(line.points, line.spread, strict=True))
+    edge = [(x, (y or 0.0) + half) for (x, y), half in around]
+    edge += [(x, (y or 0.0) - half) for (x, y), half in reversed(around)]
+    return "M" + "L".join(f"{frame.px(x)} {frame.py(y)}" for x, y in edge) + "Z"
 
 
 def _isolated(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, float | None]]:

@@ -8,6 +8,8 @@ from fdcnet.evaluation.table import Table
 from fdcnet.files import creating
 from fdcnet.methods import find_method
 from fdcnet.store.record import RunRecord, read_mapping, write_json
+from fdcnet.suite.drift import FILE as DRIFT
+from fdcnet.suite.drift import drift_of
 from fdcnet.suite.photos import FILE, collect
 from fdcnet.training.run import with_resolved_protocols
 
@@ -32,6 +34,8 @@ def export_run(run_dir: Path, target: Path) -> None:
             made = results[f"results{suffix}"]["made"] | {"data": facts["data"]}
             own = results[f"results{suffix}"] | {"photos": columns[name], "made": _without_folders(made)}
             write_json(folder / f"{name}.json", own)
+        if moved := drift_of(run_dir):
+            write_json(folder / DRIFT, moved)
 
 
 def is_exported(target: Path) -> bool:
@@ -40,9 +44,13 @@ def is_exported(target: Path) -> bool:
 
 def exported_config(target: Path) -> dict[str, Any]:
     """The settings of an exported run."""
-    [first, *_] = sorted(target.glob("*.json"))
-    config: dict[str, Any] = read_mapping(first)["made"]["config"]
+    config: dict[str, Any] = exported_results(target)[0]["made"]["config"]
     return config
+
+
+def exported_results(target: Path) -> list[dict[str, Any]]:
+    """The results under each protocol."""
+    return [read_mapping(file) for file in sorted(target.glob("*.json")) if file.name != DRIFT]
 
 
 def differences(recorded: dict[str, Any], planned: Config) -> list[str]:

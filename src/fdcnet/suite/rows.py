@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fdcnet.report.text import Mean
-from fdcnet.store.record import read_mapping
+from fdcnet.suite.export import exported_results
 from fdcnet.suite.photos import FILE, Photos, right
 
 Results = Mapping[str, Any]  # the content of a results file
@@ -123,7 +123,7 @@ class PhotoOutcomes:
 
 def read_run(folder: Path, recipe: str, variant: str) -> Measured:
     """An exported run. Its first protocol comes first."""
-    files = [read_mapping(file) for file in folder.glob("*.json")]
+    files = exported_results(folder)
     asked = [_key(protocol) for protocol in files[0]["made"]["config"]["protocols"]]
     files.sort(key=lambda one: asked.index(_key(one["protocol"])))
     data = files[0]["made"]["config"]["data"]

@@ -204,6 +204,7 @@ class TrainingRun:
         shown = next((i for i, protocol in enumerate(self.config.protocols) if protocol.map == "class"), 0)
         examples = examples_of(state, photos, tables[shown], self.config.protocols[shown], rows)
         self.folder.record.write_examples(task.number, examples)
+        self.folder.save_class_means(task.number, state.discriminant)
         self.folder.save_tables(task.number, tables)
 
 

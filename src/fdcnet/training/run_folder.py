@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from fdcnet.config import Config, Protocol, from_dict, leaves, protocol_names, to_dict
@@ -17,7 +18,9 @@ from fdcnet.data.stream import fingerprint, task_bounds
 from fdcnet.errors import UserError
 from fdcnet.evaluation.incremental import build_results, rounded, score_task
 from fdcnet.evaluation.table import Table
+from fdcnet.files import write_bytes
 from fdcnet.methods.base import Method, Phase, State
+from fdcnet.models.discriminant import Discriminant
 from fdcnet.runtime.clock import Clock
 from fdcnet.runtime.listener import Epoch
 from fdcnet.store.bundle import has_bundle, read_description, settings_as_written
@@ -167,6 +170,13 @@ class RunFolder(Journal):
                 file = self._table_file(number, task)
                 file.parent.mkdir(exist_ok=True)
                 tables[number].save(file)
+
+    def save_class_means(self, task: int, discriminant: Discriminant | None) -> None:
+        """The mean features of each class under the network of this task, which show how features drift."""
+        if discriminant:
+            means = discriminant.sums / discriminant.counts[:, None]
+            file = self.path / "features" / f"task-{task}.safetensors"
+            write_bytes(file, save({"means": means.half().contiguous()}))
 
     def write_results(self, num_tasks: int) -> dict[str, Any]:
         """Write the results of the tasks so far from the tables on disk. Returns those of the first protocol."""
