@@ -89,6 +89,19 @@ def test_train_leaves_a_complete_run(trained: tuple[Path, str]) -> None:
     assert "Report: run/report.html" in said
 
 
+def test_light_training_has_the_settings_of_lessons_unless_told_otherwise(photos: Path) -> None:
+    where, given = photos.parent, ("--set", "train.optim.lr=0.001", "-o", "light")
+    done = fdcnet("train", "photos", "-m", "baseline", "--base", 2, "--step", 2, "--light", *SMALL, *given, cwd=where)
+    assert done.returncode == 0, done.stderr
+    used = json.loads((where / "light" / "run.json").read_text())["config"]
+    assert used["train"]["views"] == 3
+    assert used["train"]["loc_warmup"] == 0.6
+    assert used["weights"]["area"] == 1.2
+    assert used["protocols"][0]["threshold"] == 0.6
+    assert used["model"]["head_width"] == 16
+    assert (used["train"]["optim"]["lr"], used["train"]["batch_size"]) == (0.001, 4)
+
+
 def test_without_a_terminal_there_are_lines_and_no_bars(trained: tuple[Path, str]) -> None:
     _, said = trained
     assert "\x1b" not in said

@@ -12,7 +12,6 @@ from fdcnet.cli.console import console, errors, stop_message, watcher
 from fdcnet.errors import UserError
 
 DEFAULTS = options.DEFAULTS
-LIGHT_VIEWS = 3
 
 
 def train(
@@ -39,7 +38,8 @@ def train(
         int | None, typer.Option(min=1, help=f"Epochs of each task. [default: {DEFAULTS.train.step_epochs}]")
     ] = None,
     light: Annotated[
-        bool, typer.Option("--light", help=f"Freeze the backbone: much faster on a CPU (train.views={LIGHT_VIEWS}).")
+        bool,
+        typer.Option("--light", help="Freeze the backbone, as `learn` does: much faster, for few photos or a CPU."),
     ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Run folder. [default: runs/DATA-BACKBONE-METHOD-SEED]")
@@ -72,6 +72,7 @@ def train(
     """
     from fdcnet.data.sources import open_dataset
     from fdcnet.runtime.tensorboard import TensorBoard
+    from fdcnet.teaching.defaults import LIGHT_RUN
     from fdcnet.training.run import train as run_training
     from fdcnet.training.run_folder import resume_point
 
@@ -88,8 +89,9 @@ def train(
         model__weights=weights,
         train__base_epochs=epochs,
         train__step_epochs=epochs,
-        train__views=LIGHT_VIEWS if light else None,
     )
+    if light:
+        config = settings.changed(config, {**LIGHT_RUN, **settings.parse_overrides(set_)})
     if log not in (None, "tensorboard"):
         raise UserError(f"There is no log '{log}'.", "Use --log tensorboard.")
     dataset = open_dataset(config.data)

@@ -84,6 +84,8 @@ def protocol_in_words(protocol: Mapping[str, Any]) -> str:
         heat = f"the mean map of the {top} classes with the highest scores" if top else MAPS.get(protocol["map"])
         heat = f"{heat or protocol['map']}{SCALES.get(protocol.get('normalization', ''), '')}"
         said.append(f"The box encloses the largest region in which {heat} exceeds {protocol.get('threshold')}{source}.")
+        if protocol.get("map_views") == 2:
+            said.append("The map is averaged with that of the mirror image.")
     if "iou" in protocol:
         pixels = ", counting both border pixels" if protocol.get("inclusive_pixels") else ""
         said.append(f"It is right if its overlap (IoU{pixels}) with a true box is above {protocol['iou']}.")

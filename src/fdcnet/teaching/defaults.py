@@ -29,15 +29,18 @@ FEW_CLASSES = 50  # with fewer, masks vanish unless the localization losses star
 FULL_FROM = 1000  # photos; with 300, light training is more accurate: docs/teach.md
 LIGHT_SEEN, FULL_SEEN = 3000, 12000  # photos shown in total over all epochs; light: results/tuning.md
 
-COMMON: Mapping[str, Any] = {
-    "method": "baseline",
-    "model.backbone": BACKBONE,
-    "model.classifier": "linear",
+MASKS: Mapping[str, Any] = {  # ours: results/tuning.md, light training
     "weights.area": 1.2,
     "train.allowed_background": 1.0,
     "train.mask_shifts": False,
     "train.erased_statistics": "batch",
     "train.full_rate_classes": 0,
+}
+COMMON: Mapping[str, Any] = {
+    **MASKS,
+    "method": "baseline",
+    "model.backbone": BACKBONE,
+    "model.classifier": "linear",
     "protocols": [{"map": "class", "frame": "image", "crops": 2, "map_views": 1, "average": "image"}],
 }
 LIGHT_MODEL: Mapping[str, Any] = {  # ours: results/tuning.md, light training
@@ -64,6 +67,7 @@ LIGHT: Mapping[str, Any] = {
     "weights.kd_feat_cls": 1.0,
     "weights.kd_feat_loc": 0.0,  # frozen features need no distillation
 }
+LIGHT_RUN: Mapping[str, Any] = {**MASKS, **LIGHT_MODEL, **LIGHT}  # of `fdcnet train --light`
 FULL: Mapping[str, Any] = {"train.views": 0, "train.batch_size": 32, "train.sampling": "balanced"}
 
 
