@@ -73,7 +73,7 @@ def test_train_leaves_a_complete_run(trained: tuple[Path, str]) -> None:
     run = folder / "run"
     names = {path.name for path in run.iterdir()}
     assert names == {
-        *("run.json", "metrics.jsonl", "results.json", "report.html"),
+        *("run.json", "metrics.jsonl", "results.json", "report.html", "features"),
         *("model", "predictions", "examples"),
     }
     results = json.loads((run / "results.json").read_text())

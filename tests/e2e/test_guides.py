@@ -31,6 +31,8 @@ MODELS = {"predict.md": "runs/birds/model", "label.md": "boxes/model"}  # that a
 RUN_ELSEWHERE = {
     "demo": "tests/e2e/test_demo.py",
     "serve": "tests/e2e/test_serve_command.py",
+    "suite": "tests/suite/test_suite_command.py",
+    "--learn-boxes": "tests/teaching/test_label_learning.py",
     "--resume": "tests/contracts/test_methods.py",
 }
 

@@ -61,7 +61,7 @@ def test_a_localizer_shows_what_it_knows(localizer: Localizer) -> None:
 
 
 def test_boxes_and_classes_are_those_of_the_evaluation(taught: Path, localizer: Localizer, photos: list[Path]) -> None:
-    changes = {"frame": "image", "crops": 1, "map": "class"}
+    changes = {"frame": "image", "crops": 1, "map": "class", "map_views": 1}
     _, table = evaluate(taught / "run" / "model", str(taught / "photos"), protocol=changes, device="cpu")
     row_of = {Path(path).parts[-2:]: row for row, path in enumerate(table.path)}
     close = 0

@@ -275,5 +275,6 @@ def protocol_names(protocols: Sequence[Protocol]) -> list[str]:
         classifier = "" if protocol.classifier == other.classifier else f"-{protocol.classifier}"
         threshold = "" if protocol.threshold == other.threshold else f"-{protocol.threshold:g}"
         name = protocol.name + classifier + threshold
-        names.append(f"{name}-{VIEWS[protocol.map_views]}" if name in names else name)
+        other_views = name in names and protocol.map_views != other.map_views
+        names.append(f"{name}-{VIEWS[protocol.map_views]}" if other_views else name)
     return names
