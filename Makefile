@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY := passive
 
 help:
 	@echo "make setup   create .venv with the fdcnet command"
-	@echo "make demo    learn class after class on generated photos, then write report.html (3 minutes)"
+	@echo "make demo    learn class after class on generated photos, then write report.html (1 to 3 minutes)"
 	@echo "make test    lint and all tests"
 	@echo "make test-long   the tests that make test leaves out because they take minutes"
 	@echo "make test-oldest, make test-newest   a slice of the tests with the lowest and newest dependencies but torch"

@@ -85,7 +85,7 @@ class Killed(Exception):
 
 
 class KillAt(Listener):
-    """Dies in this step (1-based) after so many epochs, before its checkpoint."""
+    """Dies in a step (1-based) of the epoch that follows the given number of epochs, before its checkpoint."""
 
     def __init__(self, epochs: int, step: int = 1) -> None:
         self.epochs, self.steps = epochs, step

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import shutil
-import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
@@ -24,14 +23,6 @@ from fdcnet.web.app import make_app
 from fdcnet.web.labels import safe_name
 
 HERE = "http://localhost"
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
 
 
 @pytest.fixture

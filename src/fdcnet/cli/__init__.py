@@ -41,7 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="""Teach a model to find new kinds of objects from image labels alone, without forgetting the old ones.
 
-Start with `fdcnet demo` (three minutes, no data needed). With your own photos: `fdcnet data check PHOTOS/`, then
+Start with `fdcnet demo` (a few minutes, no data needed). With your own photos: `fdcnet data check PHOTOS/`, then
 `fdcnet learn MODEL PHOTOS/`.""",
 )
 

@@ -21,7 +21,7 @@ def demo(
     ),
     seed: Annotated[int, typer.Option(help="Seed of the photos and the network.")] = 0,
 ) -> None:
-    """Learn class after class from generated photos on the CPU, and show what is forgotten. Takes three minutes.
+    """Learn class after class from generated photos on the CPU, and show what is forgotten. Takes one to three minutes.
 
     Eight kinds of patterned shapes arrive in three tasks, with image labels only. Two methods start from the same
     first task: one uses a small memory and distillation, the other is plain fine-tuning, which forgets.
