@@ -6,7 +6,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 # Waiting threads that sleep instead of spinning: several times as fast where other programs want the same cores.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help setup demo test test-long soak test-oldest test-newest wheel-test lint docs results clean
+.PHONY: help setup demo test test-long soak test-oldest test-newest wheel-test lint docs results lock sbom audit clean
 
 help:
 	@echo "make setup   create .venv with the fdcnet command"
@@ -16,6 +16,9 @@ help:
 	@echo "make test-oldest, make test-newest   a slice of the tests with the lowest and newest dependencies but torch"
 	@echo "make wheel-test   build the wheel, install it elsewhere, and use it as a new user would"
 	@echo "make soak    try to break it: fuzzed inputs, flipped bits, links, kills (hours; ROW=name runs one row)"
+	@echo "make lock    write requirements.lock: the pins of constraints.txt with hashes (needs a network)"
+	@echo "make sbom    list all packages of .venv as CycloneDX in build/sbom.json"
+	@echo "make audit   look up known vulnerabilities of the pinned packages (needs a network)"
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    build the documentation as a site in site/"
 	@echo "make results   write the tables and figures of results/, docs/results.md and README.md from the JSON files"
@@ -57,6 +60,17 @@ wheel-test: .venv/release.done
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python tests/e2e/use_wheel.py dist/*.whl
 
+lock: .venv-supply/done
+	@{ echo '# The pins of constraints.txt with the hashes of all their files: make lock. Without torch, whose builds differ by'; \
+	   echo '# device (CPU, CUDA): install torch first, then: pip install --require-hashes --no-deps -r requirements.lock'; \
+	   grep -v '^torch==' constraints.txt | .venv-supply/bin/uv pip compile - --quiet --no-deps --generate-hashes --no-header \
+	     --no-annotate; } > .venv-supply/lock && mv .venv-supply/lock requirements.lock
+sbom: .venv/dev.done .venv-supply/done
+	@mkdir -p build
+	.venv-supply/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file build/sbom.json .venv
+audit: .venv-supply/done
+	.venv-supply/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict
+
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fdcnet needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 2; }
 	@$(PYTHON) -c 'import ensurepip' || { echo "Python has no venv: apt-get install python3-venv"; exit 2; }
@@ -74,6 +88,11 @@ wheel-test: .venv/release.done
 .venv/docs.done: .venv/setup.done
 	$(INSTALL) --editable '.[docs]'
 	@touch $@
+# Apart from .venv, so that these tools are not part of what they list.
+.venv-supply/done:
+	$(PYTHON) -m venv .venv-supply
+	.venv-supply/bin/pip install --quiet --disable-pip-version-check uv==0.13.7 cyclonedx-bom==7.5.0 pip-audit==2.10.1
+	@touch $@
 
 clean:
-	rm -rf .venv .venv-oldest .venv-newest build dist site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-oldest .venv-newest .venv-supply build dist site .mypy_cache .ruff_cache .pytest_cache

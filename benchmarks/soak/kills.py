@@ -33,6 +33,7 @@ from fdcnet.training.run import train
 from models import SMALL
 
 TRAIN_PHASES = ("decode", "main", "drift", "herd", "fit", "evaluate", "write")
+LEFTOVERS = ("stopped", "unfinished", "lock")
 LEARN_PHASES = ("decode", "main", "evaluate", "write")
 
 
@@ -141,6 +142,8 @@ def kill_train(tries: int, seconds: float) -> Row:
                 row.fail(f"after a kill in {killed.phase}: {resumed.error}")
             elif (run / "model/weights.safetensors").read_bytes() != wanted:
                 row.fail(f"after a kill in {killed.phase}: other weights")
+            elif left := [path.name for path in run.rglob("*") if is_temporary(path) or path.suffix == ".old"]:
+                row.fail(f"after a kill in {killed.phase}: {left[0]} is left")
             shutil.rmtree(run, ignore_errors=True)
     row.note = "killed in " + ", ".join(f"{name} {number}" for name, number in hit.most_common())
     return row
@@ -225,7 +228,9 @@ def _check_lesson(
             row.fail(f"cannot learn after a kill: {end.error}")
         elif not same(weights_of(model), new):
             row.fail("the lesson after a kill gives another model")
-        elif any(is_temporary(path) for path in model.rglob("*")) or any(version.problems for version in verify(model)):
-            row.fail("a kill has left temporary or damaged files")
+        elif any(is_temporary(path) or path.name in LEFTOVERS for path in model.rglob("*")):
+            row.fail("a kill has left files")
+        elif any(version.problems for version in verify(model)):
+            row.fail("a kill has left damaged files")
     except Exception as error:
         row.fail(f"{type(error).__name__}: {error}")

@@ -3,6 +3,7 @@
 import errno
 import re
 
+MAX_CHARACTERS = 2000  # of a message that quotes a file
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORTAGE = re.compile("can't allocate memory|not enough memory|out of memory|can't start new thread", re.IGNORECASE)
 
@@ -11,6 +12,8 @@ class UserError(ValueError):
     """A mistake in the input: what is wrong, and what to do. The command prints both lines and exits with code 2."""
 
     def __init__(self, problem: str, remedy: str) -> None:
+        if len(problem) > MAX_CHARACTERS:
+            problem = f"{problem[: MAX_CHARACTERS - 200]} ... {problem[-200:]}"
         super().__init__(f"{problem}\n{remedy}")
         self.problem = problem
         self.remedy = remedy

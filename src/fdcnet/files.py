@@ -18,6 +18,8 @@ from fdcnet.errors import UserError
 
 LOCK = "lock"
 MAX_ALIASES = 20  # in a YAML file
+MAX_DEPTH = 50
+MAX_YAML_CHARACTERS = 2**20
 STALE_SECONDS = 3600.0  # a writer changes its temporary file more often than this
 _TEMPORARY = re.compile(r"[0-9a-f]{32}\.tmp")
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has neither
@@ -88,10 +90,10 @@ def remove_folder(path: Path) -> None:
         _delete(temporary)
 
 
-def remove_leftovers(folder: Path, older_than: float = STALE_SECONDS) -> None:
-    """Delete the temporary files and folders of killed writers."""
+def remove_leftovers(folder: Path, older_than: float = STALE_SECONDS, inside: bool = False) -> None:
+    """Delete the temporary files and folders of killed writers. With `inside`, also those in all folders below."""
     with contextlib.suppress(OSError):
-        for path in list(folder.iterdir()):
+        for path in list(folder.rglob("*") if inside else folder.iterdir()):
             if is_temporary(path) and time.time() - path.lstat().st_mtime >= older_than:
                 _delete(path)
 
@@ -166,15 +168,23 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str, prefix: str = 
 
 
 def parse_yaml(text: str) -> Any:
-    """Plain values from YAML. Raises `ValueError` for whatever is wrong, also for a few lines that stand for gigabytes.
+    """Plain values from YAML. Raises `ValueError` for whatever is wrong, also for what takes gigabytes or hours.
 
-    Aliases are limited: nested aliases multiply.
+    Aliases are limited because nested aliases multiply, and depth because the time grows with its square.
     """
     import yaml
 
     try:
-        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)) > MAX_ALIASES:
-            raise ValueError(f"more than {MAX_ALIASES} aliases")
+        if len(text) > MAX_YAML_CHARACTERS:
+            raise ValueError(f"more than {MAX_YAML_CHARACTERS:,} characters")
+        depth = num_aliases = 0
+        for event in yaml.parse(text):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            num_aliases += isinstance(event, yaml.AliasEvent)
+            if depth > MAX_DEPTH:
+                raise ValueError(f"nested more than {MAX_DEPTH} deep")
+            if num_aliases > MAX_ALIASES:
+                raise ValueError(f"more than {MAX_ALIASES} aliases")
         return yaml.safe_load(text)
     except Exception as error:  # PyYAML raises nearly anything, such as IndexError for "!!int ''"
         raise ValueError(" ".join(str(error).split())[:200] or type(error).__name__) from error

@@ -239,7 +239,7 @@ def test_an_existing_run_is_not_overwritten(trained: tuple[Path, str], call: Cal
     again = ("train", folder / "photos", "-m", "baseline", "--base", 2, "--step", 2, *SMALL, "-o", folder / "run")
     code, _, error = call(*again)
     assert code == 2
-    assert "already holds a finished run" in error
+    assert "is already complete" in error
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

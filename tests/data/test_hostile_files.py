@@ -110,6 +110,18 @@ def test_a_recipe_of_a_few_lines_cannot_fill_the_memory(tmp_path: Path) -> None:
         load(tmp_path / "bomb.yaml")
 
 
+@pytest.mark.parametrize("text", ["seed: " + "[" * 10_000, "- " * 10_000, "# " + "x" * 2**20])
+def test_a_recipe_that_would_take_minutes_to_read_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "deep.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"nested more than 50 deep|more than 1,048,576 characters"):
+        load(tmp_path / "deep.yaml")
+
+
+def test_messages_do_not_quote_whole_files() -> None:
+    error = UserError(f"a.txt row 1: there is no class '{'9' * 5000}'.", "data.yaml lists the classes.")
+    assert len(str(error)) < 2100 and error.problem.startswith("a.txt row 1") and error.problem.endswith("9'.")
+
+
 def test_names_cannot_send_commands_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.table import Table
 

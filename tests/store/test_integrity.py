@@ -162,10 +162,19 @@ def test_a_version_that_was_never_used_is_removed(make: Make, tmp_path: Path) ->
     assert sorted(path.name for path in model.iterdir()) == ["current", "versions"]
 
 
+def test_a_pipe_instead_of_a_file_does_not_block(make: Make, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    add(make("a", "b"), model)
+    os.mkfifo(model / "unfinished")
+    with writing(model):
+        pass
+    assert kept_numbers(model) == [1]
+
+
 # --- links ---
 
 
-@pytest.mark.parametrize("name", ["lock", "versions", "current", "unfinished"])
+@pytest.mark.parametrize("name", ["lock", "versions", "current", "unfinished", "stopped"])
 def test_links_of_a_model_are_not_followed(name: str, make: Make, tmp_path: Path) -> None:
     model, photos = tmp_path / "model", tmp_path / "photos"
     save_bundle(make("a", "b"), model)

@@ -58,15 +58,18 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
         RunRecord.create(tmp_path / "run", FACTS)
 
 
-@pytest.mark.parametrize(("finished", "state"), [(True, "a finished"), (False, "an unfinished")])
-def test_an_existing_run_is_never_overwritten(tmp_path: Path, finished: bool, state: str) -> None:
+@pytest.mark.parametrize(
+    ("finished", "problem", "remedy"),
+    [(True, "is already complete", "fdcnet report"), (False, "holds an unfinished run", "--resume")],
+)
+def test_an_existing_run_is_never_overwritten(tmp_path: Path, finished: bool, problem: str, remedy: str) -> None:
     record = RunRecord.create(tmp_path / "run", FACTS)
     if finished:
         record.finish(1.0)
     before = (tmp_path / "run" / "run.json").read_bytes()
-    with pytest.raises(UserError, match=f"holds {state} run") as error:
+    with pytest.raises(UserError, match=problem) as error:
         RunRecord.create(tmp_path / "run", {"seed": 9})
-    assert "resume" in error.value.remedy
+    assert remedy in error.value.remedy
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 
@@ -87,9 +90,10 @@ def test_open_refuses_what_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"schema": 2}')
     with pytest.raises(UserError, match="schema 2"):
         RunRecord.open(tmp_path)
-    (tmp_path / "run.json").write_text("{half")
-    with pytest.raises(UserError, match="not valid JSON"):
-        RunRecord.open(tmp_path)
+    for text in ("{half", "[" * 100_000):
+        (tmp_path / "run.json").write_text(text)
+        with pytest.raises(UserError, match="not valid JSON"):
+            RunRecord.open(tmp_path)
     (tmp_path / "run.json").write_text("[1]")
     with pytest.raises(UserError, match="JSON object"):
         RunRecord.open(tmp_path)

@@ -133,6 +133,32 @@ def test_a_bundle_without_versions_becomes_the_first(make: Callable[..., State],
     assert classes(model) == ["a", "b"]
 
 
+def test_a_kill_while_a_bundle_without_versions_gets_its_first_leaves_nothing(
+    make: Callable[..., State], tmp_path: Path
+) -> None:
+    """Neither a version that was never current, nor the photos of the bundle that lay in the folder."""
+    flat, model = tmp_path / "flat", tmp_path / "model"
+    save_bundle(make("a", "b"), flat)
+    shutil.copytree(flat, model)
+    add(make("a", "b", "c"), model)
+    shutil.copytree(flat, model, dirs_exist_ok=True)
+    (model / "unfinished").write_text("2")
+    pointer = (model / "current").read_bytes()
+
+    (model / "current").unlink()  # before it was written
+    with writing(model):
+        pass
+    assert [(version.number, version.classes) for version in versions(model)] == [(1, ("a", "b"))]
+    assert not (model / "versions" / "2").exists()
+
+    add(make("a", "b", "c"), model)
+    shutil.copytree(flat, model, dirs_exist_ok=True)  # after it was written, before the old files were removed
+    assert (model / "current").read_bytes() == pointer
+    with writing(model):
+        pass
+    assert sorted(entry.name for entry in model.iterdir()) == ["current", "versions"]
+
+
 def test_held_out_photos_come_back(make: Callable[..., State], tmp_path: Path) -> None:
     state = make("a", "b")
     records = (Record(Path("x.jpg"), "b", ((1.0, 2.0, 3.0, 4.5),)), Record(Path("y.jpg"), "a"))

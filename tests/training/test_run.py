@@ -14,7 +14,7 @@ import torch
 from fdcnet.config import Config
 from fdcnet.data.records import Dataset, Task
 from fdcnet.errors import UserError
-from fdcnet.files import locked
+from fdcnet.files import is_temporary, locked
 from fdcnet.methods.base import State
 from fdcnet.models.network import new_network
 from fdcnet.runtime.listener import Epoch, Listener
@@ -250,6 +250,7 @@ def test_what_a_kill_has_left_goes_before_a_run_is_finished(
         results = json.loads((record.folder / "results.json").read_text())
         assert len(results["tasks"]) == 1, "written before the run counts as finished"
         (record.folder / "model.old").mkdir()
+        (record.folder / "predictions" / f".{'0' * 32}.tmp").touch()
         raise Killed
 
     config = small_config("joint", "train.base_epochs=1")
@@ -259,6 +260,7 @@ def test_what_a_kill_has_left_goes_before_a_run_is_finished(
             train(config, small_dataset, tmp_path / "run")
     train(config, small_dataset, tmp_path / "run", resume=True)
     assert not (tmp_path / "run" / "model.old").exists()
+    assert not any(is_temporary(path) for path in (tmp_path / "run").rglob("*"))
 
 
 def test_resuming_a_finished_run_says_so(small_dataset: Dataset, small_config: Make, tmp_path: Path) -> None:

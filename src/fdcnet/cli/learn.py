@@ -71,7 +71,7 @@ def learn(
     """
     from fdcnet.teaching.learn import learn as run_learning
 
-    with stop_message(lambda: f"Stopped. {model} is unchanged."):
+    with stop_message(lambda: _how_to_continue(model)):
         report = run_learning(
             model,
             photos,
@@ -91,6 +91,14 @@ def learn(
             listener=watcher(),
         )
     _print(report)
+
+
+def _how_to_continue(model: Path) -> str:
+    from fdcnet.teaching.stopped import stopped_at
+
+    position = stopped_at(model)
+    further = f" To continue the lesson from {position}, run its command again." if position else ""
+    return f"Stopped. {model} is unchanged.{further}"
 
 
 def history(model: options.Model) -> None:

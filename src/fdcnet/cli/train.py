@@ -74,7 +74,6 @@ def train(
     from fdcnet.runtime.tensorboard import TensorBoard
     from fdcnet.teaching.defaults import LIGHT_RUN
     from fdcnet.training.run import train as run_training
-    from fdcnet.training.run_folder import resume_point
 
     config = settings.load(
         recipe,
@@ -99,7 +98,7 @@ def train(
     for note in dataset.notes if leads else ():
         console.print(note, markup=False)
     run_dir = out or Path("runs") / f"{dataset.name}-{config.model.backbone}-{config.method}-s{config.seed}"
-    with stop_message(lambda: _how_to_continue(resume_point(run_dir))):
+    with stop_message(lambda: _how_to_continue(run_dir)):
         results = run_training(
             config,
             dataset,
@@ -109,9 +108,9 @@ def train(
             listener=TensorBoard(run_dir / "tensorboard", watcher()) if log and leads else watcher(),
             cache_dir=cache,
         )
-    if leads:
-        console.print(f"Model: {run_dir / 'model'}", markup=False)
-        _report(run_dir, results)
+        if leads:
+            console.print(f"Model: {run_dir / 'model'}", markup=False)
+            _report(run_dir, results)
 
 
 def _report(run_dir: Path, results: dict[str, Any]) -> None:
@@ -126,7 +125,13 @@ def _report(run_dir: Path, results: dict[str, Any]) -> None:
     console.print(f"Report: {write_report([run_dir], run_dir / 'report.html')}", markup=False)
 
 
-def _how_to_continue(point: str | None) -> str:
+def _how_to_continue(run_dir: Path) -> str:
+    from fdcnet.store.record import RunRecord
+    from fdcnet.training.run_folder import resume_point
+
+    point = resume_point(run_dir)
     if point is None:
         return "Stopped. Nothing was written."
+    if RunRecord(run_dir).run().get("finished"):
+        return f"Stopped. The run is complete. Write its report with 'fdcnet report {run_dir}'."
     return f"Stopped. To continue from {point}, run the same command with --resume."

@@ -48,9 +48,10 @@ class RunRecord:
         record = cls(Path(run_dir))
         if record.exists():
             if not resume:
-                state = "an unfinished" if record.run().get("finished") is None else "a finished"
+                if record.run().get("finished"):
+                    raise record.is_complete()
                 remedy = "Choose another folder, or continue it with --resume."
-                raise UserError(f"{run_dir} already holds {state} run.", remedy)
+                raise UserError(f"{run_dir} already holds an unfinished run.", remedy)
             record._note_resume(facts)
             return record
         if record.folder.exists() and not record.folder.is_dir():
@@ -74,6 +75,12 @@ class RunRecord:
 
     def exists(self) -> bool:
         return (self.folder / "run.json").is_file()
+
+    def is_complete(self) -> UserError:
+        """The error for those who would train on. A kill may have come before the report."""
+        no_report = not (self.folder / "report.html").exists()
+        remedy = f"Write its report with 'fdcnet report {self.folder}', or choose" if no_report else "Choose"
+        return UserError(f"{self.folder} is already complete.", f"{remedy} another folder.")
 
     def run(self) -> dict[str, Any]:
         return read_mapping(self.folder / "run.json")
@@ -173,7 +180,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"There is no {path}.", "Use a run folder that contains this file.")
     try:
         return json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}.", "Restore the file, or train again.") from error
 
 
@@ -213,7 +220,7 @@ def _read_lines(path: Path) -> Iterable[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             value = json.loads(line)
-        except ValueError:  # cut off by a kill
+        except (ValueError, RecursionError):  # cut off by a kill, or damaged
             continue
         if isinstance(value, dict):
             yield value

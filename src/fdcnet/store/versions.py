@@ -2,6 +2,7 @@
 
     MODEL/versions/3/         a bundle, and learned.json: when, what was added, how well it did
     MODEL/unfinished          the number of the version that is being added
+    MODEL/stopped/            the checkpoint of a lesson that was stopped
 
 A bundle without versions (as `fdcnet train` writes it) becomes version 1 when the next one is added.
 """
@@ -52,6 +53,7 @@ from fdcnet.store.layout import (
     is_number,
     kept_numbers,
     pointed_number,
+    read_limited,
     reading,
     refuse_links,
     retry_if_changed,
@@ -59,6 +61,7 @@ from fdcnet.store.layout import (
 from fdcnet.store.record import now
 
 UNFINISHED = "unfinished"
+STOPPED = "stopped"
 TOP_LEVEL = {DESCRIPTION, "weights.safetensors", "discriminant.safetensors", LEARNED, "memory", "held_out"}
 """The entries of a bundle. A folder with others was not made by this program."""
 
@@ -101,7 +104,7 @@ def _kept(path: Path, number: int | None, numbers: list[int]) -> list[Version]:
 
 def is_unborn(path: Path) -> bool:
     """Whether a folder is empty, or holds only what a killed first lesson has left."""
-    leftovers = {LOCK, VERSIONS, UNFINISHED}
+    leftovers = {LOCK, VERSIONS, UNFINISHED, STOPPED}
     entries = list(path.iterdir()) if path.is_dir() and not has_bundle(path) else [path]
     return all(entry.name in leftovers or is_temporary(entry) for entry in entries)
 
@@ -182,7 +185,7 @@ def _use(path: Path, number: int) -> Version:
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Allow one writer at a time; readers are not blocked."""
-    refuse_links(*(path / name for name in (LOCK, VERSIONS, CURRENT, UNFINISHED)))
+    refuse_links(*(path / name for name in (LOCK, VERSIONS, CURRENT, UNFINISHED, STOPPED)))
     created = [folder for folder in (path, *path.parents) if not folder.exists()]
     with contextlib.ExitStack() as leaving:
         leaving.callback(_remove_empty, *created)
@@ -214,10 +217,13 @@ def _sweep(path: Path) -> None:
         if (half_written or folder.suffix == ".new") and _is_ours(folder):  # as earlier versions of fdcnet left them
             remove_folder(folder)
     with contextlib.suppress(OSError, ValueError):
-        number = int((path / UNFINISHED).read_text())
-        if pointed_number(path) not in (None, number):
+        number = int(read_limited(path / UNFINISHED, 100))
+        if current_number(path) != number:
             remove_folder(path / VERSIONS / str(number))
         (path / UNFINISHED).unlink()
+    with contextlib.suppress(UserError):  # damaged: then nobody knows which files are its own
+        if pointed_number(path) is not None and (path / DESCRIPTION).is_file():
+            _remove_flat(path)
 
 
 def _is_ours(folder: Path) -> bool:

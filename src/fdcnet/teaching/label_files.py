@@ -94,7 +94,7 @@ def read_record(out: Path) -> Record:
             raise UserError(f"{file} was written by another version of fdcnet.", "Name another output folder.")
         photos = {entry["name"]: _read_entry(entry) for entry in content["photos"]}
         return Record(str(content["model"]), photos, dict(content["checksums"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{file} is damaged.", "Restore it, or name another output folder.") from error

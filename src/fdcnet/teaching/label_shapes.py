@@ -37,7 +37,7 @@ def read_shapes(file: Path) -> Iterator[Entry]:
         return _read_yolo(file if file.is_dir() else file.parent)
     try:
         content = json.loads(file.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not valid JSON: {error}.", FORMS) from error
     try:
         if isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys():

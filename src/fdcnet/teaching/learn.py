@@ -34,7 +34,9 @@ from fdcnet.store.versions import Version, add_version, after_tasks, rollback, v
 from fdcnet.teaching import KEEP, checks, defaults
 from fdcnet.teaching.cancel import Cancel, CancellableListener, Cancelled
 from fdcnet.teaching.holdout import PhotoSplit, expected_to_train, split_photos
+from fdcnet.teaching.stopped import LessonJournal, forget_stopped, forgotten_if_cancelled, lesson_key
 from fdcnet.training.exemplars import add_exemplars
+from fdcnet.training.journal import Journal
 from fdcnet.training.seeding import seed_of
 from fdcnet.training.statistics import add_classes, count_photos, from_exemplars, pooled_views
 from fdcnet.training.task import learn_task
@@ -118,7 +120,7 @@ def learn(
     flags |= {"train.base_epochs": epochs, "train.step_epochs": epochs}
     given = parse_overrides(overrides) | {key: value for key, value in flags.items() if value is not None}
     try:
-        with writing(model):
+        with writing(model), forgotten_if_cancelled(model):
             old = load_bundle(model) if has_bundle(model) else None
             checks.refuse_lesson(model, old, dataset, more, bool(backbone or weights))
             if full is None:
@@ -131,7 +133,9 @@ def learn(
             runtime.place(state.network)
             lesson = _open_photos(old, dataset, runtime, config, holdout)
             trains = _trains(state, runtime, refine or epochs is not None)
-            accuracies = _teach(state, lesson, runtime, trains)
+            key = lesson_key(model, state, lesson.task, (lesson.new, lesson.more))
+            journal = LessonJournal(model, key, config.train.checkpoint_minutes, listener)
+            accuracies = _teach(state, lesson, runtime, journal, trains)
             report = LearnReport(
                 model=model,
                 added=lesson.task.classes,
@@ -145,7 +149,9 @@ def learn(
                 **accuracies,
             )
             saved = {key: value for key, value in asdict(report).items() if key not in ("model", "version")}
-            return replace(report, version=add_version(state, model, saved, keep).number)
+            version = add_version(state, model, saved, keep)
+            forget_stopped(model)
+            return replace(report, version=version.number)
     finally:
         listener.close()
 
@@ -232,7 +238,9 @@ def _trains(state: State, runtime: Runtime, refine: bool) -> bool:
     return refine or state.discriminant is None
 
 
-def _teach(state: State, lesson: _Lesson, runtime: Runtime, trains: bool) -> dict[str, Accuracy | None]:
+def _teach(
+    state: State, lesson: _Lesson, runtime: Runtime, journal: Journal, trains: bool
+) -> dict[str, Accuracy | None]:
     """Evaluate, learn, evaluate again; -> accuracies by their names in `LearnReport`"""
     task, new, more, light = lesson.task, lesson.new, lesson.more, state.config.train.views > 0
     old_test, new_test = _joined(state.held_out, lesson.more_test), lesson.new_test
@@ -244,9 +252,9 @@ def _teach(state: State, lesson: _Lesson, runtime: Runtime, trains: bool) -> dic
         if len(own := more.of_classes([name])):
             add_exemplars(state, runtime, label, own)
     if light and (not state.classes or state.discriminant is not None):
-        _learn_light(state, lesson, runtime, trains)
+        _learn_light(state, lesson, runtime, journal, trains)
     else:
-        learn_task(state, find_method(state.config.method)(), task, new, runtime)
+        learn_task(state, find_method(state.config.method)(), task, new, runtime, journal)
         if state.discriminant is not None:
             state.discriminant = from_exemplars(state, runtime)
             runtime.listener.note(
@@ -264,7 +272,7 @@ def _teach(state: State, lesson: _Lesson, runtime: Runtime, trains: bool) -> dic
     return accuracies
 
 
-def _learn_light(state: State, lesson: _Lesson, runtime: Runtime, trains: bool) -> None:
+def _learn_light(state: State, lesson: _Lesson, runtime: Runtime, journal: Journal, trains: bool) -> None:
     """Add the photos to the statistics, which decide the class. Training, if wanted, is for the localizer."""
     task, discriminant = lesson.task, state.discriminant
     pixels = join([lesson.new.pixels, lesson.more.pixels])
@@ -272,7 +280,7 @@ def _learn_light(state: State, lesson: _Lesson, runtime: Runtime, trains: bool) 
     labels = torch.tensor([label_of[record.label] for record in (*lesson.new.records, *lesson.more.records)])
     features = pooled_views(state, runtime, pixels, discriminant.layer if discriminant else "tail")
     if trains:
-        learn_task(state, find_method(state.config.method)(), task, lesson.new, runtime)
+        learn_task(state, find_method(state.config.method)(), task, lesson.new, runtime, journal)
     else:
         add_classes(state, runtime, task, lesson.new, features[: len(lesson.new)])
     state.discriminant = discriminant or Discriminant(features.shape[2])

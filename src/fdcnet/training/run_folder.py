@@ -4,7 +4,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from fdcnet.data.stream import fingerprint, task_bounds
 from fdcnet.errors import UserError
 from fdcnet.evaluation.incremental import build_results, rounded, score_task
 from fdcnet.evaluation.table import Table
-from fdcnet.files import write_bytes
+from fdcnet.files import remove_leftovers, write_bytes
 from fdcnet.methods.base import Method, Phase, State
 from fdcnet.models.discriminant import Discriminant
 from fdcnet.runtime.clock import Clock
@@ -27,9 +26,9 @@ from fdcnet.store.bundle import has_bundle, read_description, settings_as_writte
 from fdcnet.store.record import RunRecord, commit, environment, truncate_metrics
 from fdcnet.training import checkpoint
 from fdcnet.training.checkpoint import Checkpoint, Position
+from fdcnet.training.journal import CheckpointJournal
 from fdcnet.training.loop import Sums
 from fdcnet.training.stop import StopRequest, deferred_signals
-from fdcnet.training.task import Journal
 
 # facts that are copied into each result
 MADE = (
@@ -39,17 +38,17 @@ MADE = (
 PHASES = ("decode", "train", "herd", "fit", "evaluate", "write")
 
 
-class RunFolder(Journal):
+class RunFolder(CheckpointJournal):
     def __init__(
         self, path: Path, config: Config, method: Method, stream: Sequence[Task], dataset_name: str, clock: Clock
     ) -> None:
-        self.path, self.config, self.method, self.stream = path, config, method, stream
+        super().__init__(path, config.train.checkpoint_minutes)
+        self.config, self.method, self.stream = config, method, stream
         self.dataset_name, self.clock = dataset_name, clock
         self.record = RunRecord(path)
         self.model = path / "model"
         self.started = time.monotonic()
         self.before: dict[str, Any] = {}  # costs of earlier sessions of a resumed run
-        self.last_save = self.started
 
     def open(self, resume: bool, device: str, base_model: Path | None) -> None:
         """Create the record, or continue it."""
@@ -57,6 +56,7 @@ class RunFolder(Journal):
         if base_model and not self.record.exists():
             facts |= {"base_model": str(base_model), "base_config": read_description(base_model)["config"]}
         self.record = RunRecord.create(self.path, facts, resume=resume)
+        remove_leftovers(self.path, older_than=0, inside=True)  # of a killed session
         self.before = self.record.run()
 
     def seconds(self) -> float:
@@ -80,9 +80,7 @@ class RunFolder(Journal):
     def refuse_other_run(self, base_model: Path | None) -> None:
         recorded = self.record.run()
         if recorded.get("finished"):
-            no_report = not (self.path / "report.html").exists()
-            remedy = f"Write its report with 'fdcnet report {self.path}', or choose" if no_report else "Choose"
-            raise UserError(f"{self.path} is already complete.", f"{remedy} another folder.")
+            raise self.record.is_complete()
         if other := _other_settings(_started_with(recorded["config"]), to_dict(self.config)):
             raise UserError(
                 f"{self.path} was started with different settings: {', '.join(other)}.",
@@ -113,23 +111,13 @@ class RunFolder(Journal):
                 )
 
     def resume(self, task: Task) -> Checkpoint | None:
-        saved = checkpoint.read_checkpoint(self.path)
-        if saved and saved.position.task != task.number:
-            saved = None
+        saved = super().resume(task)
         self._cut_metrics(saved.position if saved else Position(task.number, 0, 0))
-        self.last_save = time.monotonic()
         return saved
-
-    def stopping(self) -> AbstractContextManager[StopRequest]:
-        return deferred_signals()
-
-    def is_due(self) -> bool:
-        return time.monotonic() - self.last_save > 60 * self.config.train.checkpoint_minutes
 
     def save(self, state: State, position: Position, momenta: Mapping[str, Tensor], sums: Sums) -> None:
         with self.clock("write"):
-            checkpoint.save_checkpoint(self.path, position, state.network, momenta, state.task_modules, sums.tensors)
-        self.last_save = time.monotonic()
+            super().save(state, position, momenta, sums)
 
     def record_epoch(self, task: int, phase: Phase, epoch: Epoch) -> None:
         self.record.append_metrics(
@@ -242,8 +230,7 @@ class ReadOnlyRunFolder(RunFolder):
     def open(self, resume: bool, device: str, base_model: Path | None) -> None: ...
 
     def resume(self, task: Task) -> Checkpoint | None:
-        saved = checkpoint.read_checkpoint(self.path)
-        return saved if saved and saved.position.task == task.number else None
+        return CheckpointJournal.resume(self, task)
 
     @contextlib.contextmanager
     def stopping(self) -> Iterator[StopRequest]:

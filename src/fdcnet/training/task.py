@@ -1,7 +1,7 @@
 """One task: run the phases of a method on new photos and exemplars, then select the exemplars to keep."""
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 
 from torch import Tensor, nn
 
@@ -17,35 +17,12 @@ from fdcnet.training.checkpoint import Checkpoint, Position
 from fdcnet.training.discriminant import fit_discriminant
 from fdcnet.training.exemplars import keep_exemplars, labels_of
 from fdcnet.training.imprint import imprint
+from fdcnet.training.journal import Journal
 from fdcnet.training.light import frozen_backbone, shared_views
 from fdcnet.training.loop import Done, Sums, run_phase
 from fdcnet.training.sampling import Photos, gather_photos, indices_of, needs_drawn
 from fdcnet.training.seeding import seed_torch
 from fdcnet.training.step import make_step
-from fdcnet.training.stop import StopRequest
-
-
-class Journal:
-    """Records the progress of a task. This base class records nothing, so a stopped task starts over."""
-
-    def resume(self, task: Task) -> Checkpoint | None:
-        """The checkpoint of this task, if there is one. Records written after it are removed."""
-        return None
-
-    def stopping(self) -> AbstractContextManager[StopRequest]:
-        """Around a phase. A signal in a `StopRequest` is obeyed after a checkpoint has been saved."""
-        return nullcontext(StopRequest())
-
-    def is_due(self) -> bool:
-        """Whether the last checkpoint is too old."""
-        return False
-
-    def save(self, state: State, position: Position, momenta: Mapping[str, Tensor], sums: Sums) -> None:
-        """Save a checkpoint."""
-
-    def record_epoch(self, task: int, phase: Phase, epoch: Epoch) -> None:
-        """Record the losses of an epoch."""
-
 
 EpochBatches = Callable[[list[Tensor], Key], Iterable[Batch]]
 """Indices and a key -> one epoch"""
