@@ -27,7 +27,7 @@ from fdcnet.training.loop import Sums
 
 
 class LessonJournal(CheckpointJournal):
-    """Checkpoints of one lesson. What other lessons have left is removed: they cannot be continued any longer."""
+    """Checkpoints of one lesson. What other lessons left is removed, so only the last one can be continued."""
 
     def __init__(self, model: Path, key: str, minutes: float, listener: Listener) -> None:
         super().__init__(model / STOPPED / key, minutes)
