@@ -138,7 +138,8 @@ def test_a_body_must_arrive_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         anyio.run(send_after, 0.0, 1.0)
 
 
-def test_few_bodies_are_in_memory_at_a_time() -> None:
+@pytest.mark.parametrize(("addresses", "expected"), [(1, guard.MAX_PER_ADDRESS), (5, guard.MAX_BODIES)])
+def test_few_bodies_are_in_memory_at_a_time(addresses: int, expected: int) -> None:
     inside = most = 0
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
@@ -163,11 +164,12 @@ def test_few_bodies_are_in_memory_at_a_time() -> None:
             "headers": [(b"host", b"localhost")],
         }
         async with anyio.create_task_group() as group:
-            for _ in range(20):
-                group.start_soon(served, scope, receive, send)
+            for number in range(20):
+                client = (f"192.0.2.{number % addresses}", 1)
+                group.start_soon(served, scope | {"client": client}, receive, send)
 
     anyio.run(many)
-    assert most == guard.MAX_BODIES
+    assert most == expected
 
 
 def test_bodies_have_a_limit_whether_they_say_their_length_or_not() -> None:

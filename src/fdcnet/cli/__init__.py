@@ -101,14 +101,15 @@ def main() -> None:
 
 def _explain(error: Exception) -> str:
     """The message of a failure that is not a bug; bugs are raised again."""
+    if shortage := out_of_memory(error, f"running 'fdcnet {sys.argv[1]}'"):
+        return str(shortage)  # before the imports, for which memory may be missing, too
+
     from safetensors import SafetensorError
 
     from fdcnet.inference.export import ExportDiffers
     from fdcnet.runtime.distributed import LostProcess
     from fdcnet.training.loop import Diverged
 
-    if shortage := out_of_memory(error, f"running 'fdcnet {sys.argv[1]}'"):
-        return str(shortage)
     if isinstance(error, (Diverged, ExportDiffers, LostProcess)):
         return str(error)
     if isinstance(error, (OSError, SafetensorError)):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
+from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter, fail_after
 from starlette.datastructures import Headers, MutableHeaders
@@ -32,6 +33,7 @@ HEADERS = {
 STATIC = "/static/"  # stylesheet and scripts are not secret, and the token page needs the stylesheet
 TOKEN_PAGE = Path(__file__).with_name("static") / "token.html"
 MAX_BODIES = 4  # photos in memory at the same time
+MAX_PER_ADDRESS = 2  # of them, so that slow uploads from one address do not stop those of others
 GRACE_SECONDS = 30.0
 MIN_BYTES_PER_SECOND = 20_000  # a body that arrives more slowly, after the grace period, is refused
 
@@ -51,6 +53,7 @@ class Guard:
         self.app, self.token, self.limits = app, token, limits
         self.anywhere = host in EVERYWHERE
         self.bodies = CapacityLimiter(MAX_BODIES)
+        self.bodies_from: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()
         self.hosts = LOOPBACK if is_local(host) else LOOPBACK | {host.lower(), *own_names()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,7 +81,8 @@ class Guard:
         if answer is not None:
             await answer(scope, receive, send_guarded)
         elif scope["method"] == "POST" and scope["path"] not in self.limits:
-            async with self.bodies:
+            address = (scope.get("client") or ("", 0))[0]
+            async with self.bodies_from.setdefault(address, CapacityLimiter(MAX_PER_ADDRESS)), self.bodies:
                 await self.app(scope, _limited(receive, limit), send_guarded)
         else:
             await self.app(scope, _limited(receive, limit), send_guarded)
