@@ -89,7 +89,7 @@ def _paths_of_a_model(path: Path, versioned: bool) -> list[str]:
     _new_model(path, versioned)
     names = [file.relative_to(path).as_posix() for file in sorted(path.rglob("*"))]
     shutil.rmtree(path)
-    return [*names, "lock", "unfinished", "versions/9", "versions/9.new", "memory/extra", "versions"]
+    return [*names, "lock", "unfinished", "stopped", "versions/9", "versions/9.new", "memory/extra", "versions"]
 
 
 def _try_link(row: Row, root: Path, name: str, versioned: bool) -> None:

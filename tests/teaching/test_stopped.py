@@ -8,6 +8,7 @@ import torch
 
 from fdcnet.data.records import Dataset
 from fdcnet.data.synthetic import make_synthetic
+from fdcnet.errors import UserError
 from fdcnet.runtime.listener import Epoch, Listener
 from fdcnet.store.bundle import has_bundle, load_bundle
 from fdcnet.teaching.learn import Cancelled, learn
@@ -95,6 +96,19 @@ def test_a_damaged_checkpoint_is_no_dead_end(photos: Dataset, tmp_path: Path) ->
     teach(model, photos, notes)
     assert any("is damaged" in note and note.endswith("The lesson starts over.") for note in notes.notes)
     assert same_weights(model, tmp_path / "whole")
+
+
+def test_a_checkpoint_behind_a_link_is_refused(photos: Dataset, tmp_path: Path) -> None:
+    model, outside = tmp_path / "model", tmp_path / "outside"
+    with pytest.raises(KeyboardInterrupt):
+        teach(model, photos, StopInEpoch())
+    [folder] = (model / "stopped").iterdir()
+    folder.rename(outside)
+    folder.symlink_to(outside)
+    before = (outside / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(UserError, match="is a link"):
+        teach(model, photos, Notes())
+    assert (outside / "checkpoint.safetensors").read_bytes() == before
 
 
 def test_a_cancelled_lesson_leaves_nothing(photos: Dataset, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from fdcnet.files import remove_folder, remove_leftovers
 from fdcnet.methods.base import State
 from fdcnet.runtime.listener import Listener
 from fdcnet.store.bundle import has_bundle, read_description
+from fdcnet.store.layout import refuse_links
 from fdcnet.store.photo_history import identities
 from fdcnet.store.versions import STOPPED
 from fdcnet.teaching.cancel import Cancelled
@@ -35,6 +36,7 @@ class LessonJournal(CheckpointJournal):
         for other in (model / STOPPED).glob("*"):
             if other.name != key:
                 remove_folder(other)
+        refuse_links(self.path)
         remove_leftovers(self.path, older_than=0)
 
     def resume(self, task: Task) -> Checkpoint | None:
