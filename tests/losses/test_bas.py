@@ -80,6 +80,25 @@ def test_area_is_the_covered_share() -> None:
     assert bas.area(masks).item() == pytest.approx(1 / 8)
 
 
+def test_separation_compares_the_covered_share_with_the_area() -> None:
+    quarter, half = torch.zeros(2, 1, 4, 4)
+    quarter[:, :2, :2], half[:, :2] = 1, 1
+    masks = torch.stack([quarter, half])
+    covers = bas.separation(tensor([2.0, 5.0]), tensor([10.0, 10.0]), masks)  # 0.8 in a quarter, 0.5 in a half
+    assert covers.item() == pytest.approx(-0.55 / 0.1885**0.4 / 2)  # 3 / 16 + 0.001
+    without = bas.separation(tensor([2.0, 5.0]), tensor([10.0, -1.0]), masks)  # the second has no score
+    assert without.item() == pytest.approx(covers.item())
+
+
+def test_separation_draws_a_mask_to_where_the_evidence_is() -> None:
+    logits = torch.zeros(1, 1, 1, 4, requires_grad=True)
+    evidence = tensor([6.0, 2.0, 1.0, 1.0])
+    masks = logits.sigmoid()
+    bas.separation((evidence * (1 - masks[0, 0, 0])).sum()[None], evidence.sum()[None], masks).backward()
+    assert logits.grad is not None
+    assert logits.grad[0, 0, 0, 0] < 0 and (logits.grad[0, 0, 0, 2:] > 0).all()  # a step goes against the gradient
+
+
 def test_area_counts_less_where_the_mask_has_lost_the_class():
     # Shares 0.2 and 0.5 are allowed, at 0.75 half counts, at 1 nothing; nor where the class has no score at all.
     background = torch.tensor([2.0, 5.0, 7.5, 10.0, 12.0, 1.0, -3.0])

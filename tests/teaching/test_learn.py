@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fdcnet.config import Config
+from fdcnet.config import Config, ModelConfig
 from fdcnet.data.records import Dataset
 from fdcnet.data.sources import read
 from fdcnet.data.synthetic import make_synthetic
@@ -91,7 +91,7 @@ def test_a_localizer_learns_as_the_command_does(model: Path, photos: Path) -> No
 def test_the_first_call_makes_a_model(model: Path) -> None:
     state = load_bundle(model)
     assert len(state.classes) == 3 and state.task_sizes == [3]
-    assert state.config.method == "baseline" and state.config.train.views == 3
+    assert state.config.method == "slda" and state.config.train.views == 3
     assert len(state.memory) == 24  # eight of ten photos teach
     assert state.held_out is not None and len(state.held_out) == 6
     [version] = versions(model)
@@ -404,9 +404,9 @@ def test_few_photos_are_seen_more_often() -> None:
     few = defaults.settings_for(None, True, cpu, 10, 240)
     many = defaults.settings_for(None, True, cpu, 100, 4000)
     assert few["train.base_epochs"] > many["train.base_epochs"] >= 8
-    full = defaults.settings_for(None, False, cpu, 100, 4000)
-    assert few["train.loc_warmup"] > 0 and "train.loc_warmup" not in full
-    assert few["train.views"] and not defaults.settings_for(None, False, cpu, 10, 240)["train.views"]
+    full, full_few = (defaults.settings_for(None, False, cpu, *size) for size in ((100, 4000), (10, 240)))
+    assert full_few["train.loc_warmup"] > 0 and "train.loc_warmup" not in full
+    assert few["train.views"] and not full_few["train.views"]
 
 
 def test_times_and_numbers_in_words() -> None:
@@ -431,8 +431,23 @@ def test_the_estimate_leaves_the_network_alone(small_config: Callable[..., Confi
 
 def test_few_photos_are_learned_light_on_any_device() -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    assert [defaults.light_is_enough(device, 999) for device in (cpu, cuda)] == [True, True]
-    assert [defaults.light_is_enough(device, 1000) for device in (cpu, cuda)] == [True, False]
+    assert [defaults.is_light(None, None, device, 999, {}) for device in (cpu, cuda)] == [True, True]
+    assert [defaults.is_light(None, None, device, 1000, {}) for device in (cpu, cuda)] == [True, False]
+    assert not defaults.is_light(None, None, cpu, 999, {"model.backbone": "tiny"})
+
+
+def test_an_experiment_with_few_photos_is_light_if_the_backbone_is_pretrained() -> None:
+    lite, tiny = ModelConfig(), ModelConfig(backbone="tiny")
+    assert [defaults.light_is_better(lite, num) for num in (999, 1000)] == [True, False]
+    assert not defaults.light_is_better(tiny, 10)
+    assert defaults.light_run(None)["method"] == "slda" == defaults.light_run("slda")["method"]
+    assert "method" not in defaults.light_run("fdcnet") and defaults.light_run("fdcnet")["train.loc_warmup"] == 0.6
+
+
+def test_a_full_lesson_of_a_light_model_trains_everything(model: Path, photos: Path) -> None:
+    report = teach(model, photos / "one", light=False)
+    state = load_bundle(model)
+    assert not report.light and state.config.method == "baseline" and state.config.weights.area == 1.2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

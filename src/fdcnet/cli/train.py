@@ -38,9 +38,12 @@ def train(
         int | None, typer.Option(min=1, help=f"Epochs of each task. [default: {DEFAULTS.train.step_epochs}]")
     ] = None,
     light: Annotated[
-        bool,
-        typer.Option("--light", help="Freeze the backbone, as `learn` does: much faster, for few photos or a CPU."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--light/--full",
+            help="Freeze the backbone, as `learn` does, or train everything. [default: by the number of photos]",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Run folder. [default: runs/DATA-BACKBONE-METHOD-SEED]")
     ] = None,
@@ -72,7 +75,7 @@ def train(
     """
     from fdcnet.data.sources import open_dataset
     from fdcnet.runtime.tensorboard import TensorBoard
-    from fdcnet.teaching.defaults import LIGHT_RUN
+    from fdcnet.teaching.defaults import light_is_better, light_run
     from fdcnet.training.run import train as run_training
 
     config = settings.load(
@@ -89,11 +92,14 @@ def train(
         train__base_epochs=epochs,
         train__step_epochs=epochs,
     )
-    if light:
-        config = settings.changed(config, {**LIGHT_RUN, **settings.parse_overrides(set_)})
     if log not in (None, "tensorboard"):
         raise UserError(f"There is no log '{log}'.", "Use --log tensorboard.")
     dataset = open_dataset(config.data)
+    if light is None and recipe is None and method is None and light_is_better(config.model, len(dataset.train)):
+        light = True
+        console.print(f"{len(dataset.train)} photos are few: the backbone is frozen. --full trains everything.")
+    if light:
+        config = settings.changed(config, {**light_run(method), **settings.parse_overrides(set_)})
     leads = int(os.environ.get("RANK", 0)) == 0  # of the processes that torchrun has started
     for note in dataset.notes if leads else ():
         console.print(note, markup=False)

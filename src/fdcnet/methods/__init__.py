@@ -17,6 +17,7 @@ METHODS: "Registry[type[Method]]" = Registry(
         "foster": Entry("fdcnet.methods.foster:FOSTER", "FOSTER, ECCV 2022"),
         "baseline": Entry("fdcnet.methods.baseline:Baseline", "memory and distillation, ACM MM 2023"),
         "fdcnet": Entry("fdcnet.methods.fdcnet:FDCNet", "the baseline with drift compensation, ACM MM 2023"),
+        "slda": Entry("fdcnet.methods.slda:StreamingLDA", "frozen features, for few photos; CVPR Workshops 2020"),
         "joint": Entry("fdcnet.methods.joint:Joint", "all classes at once, the upper bound"),
     },
     group="fdcnet.methods",

@@ -94,6 +94,7 @@ class Method:
     uses_memory: ClassVar[bool] = False
     keeps_previous: ClassVar[bool] = False  # needs the network from before the task
     one_task: ClassVar[bool] = False  # gets the data of all tasks at once
+    closed_form: ClassVar[bool] = False  # classifies by a discriminant of frozen features, fitted before the phases
     light: ClassVar[bool] = False  # can train with a frozen backbone (train.views)
     sections: ClassVar[Mapping[str, type[Section]]] = {}  # its own settings, by the name of their section
     imprints: ClassVar[bool] = False  # initialize new classes with the mean features of their photos

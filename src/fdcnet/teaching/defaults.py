@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from fdcnet.config import Config, changed
+from fdcnet.config import Config, ModelConfig, changed
 from fdcnet.data.batches import normalise
 from fdcnet.data.records import Batch, Task
 from fdcnet.errors import UserError, count
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State, wsol_losses
+from fdcnet.methods.slda import mask_losses
 from fdcnet.runtime.device import describe as device_name
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.teaching import BACKBONE, MEMORY_PER_CLASS
@@ -29,46 +30,60 @@ FEW_CLASSES = 50  # with fewer, masks vanish unless the localization losses star
 FULL_FROM = 1000  # photos; with 300, light training is more accurate: docs/teach.md
 LIGHT_SEEN, FULL_SEEN = 3000, 12000  # photos shown in total over all epochs; light: results/tuning.md
 
-MASKS: Mapping[str, Any] = {  # ours: results/tuning.md, light training
-    "weights.area": 1.2,
-    "train.allowed_background": 1.0,
-    "train.mask_shifts": False,
-    "train.erased_statistics": "batch",
-    "train.full_rate_classes": 0,
-}
 COMMON: Mapping[str, Any] = {
-    **MASKS,
-    "method": "baseline",
     "model.backbone": BACKBONE,
-    "model.classifier": "linear",
     "protocols": [{"map": "class", "frame": "image", "crops": 2, "map_views": 1, "average": "image"}],
-}
-LIGHT_MODEL: Mapping[str, Any] = {  # ours: results/tuning.md, light training
-    "model.head_width": 256,
-    "train.loc_warmup": 0.6,
-    "train.optim.lr": 0.002,
-    "train.optim.head_factor": 5.0,
-    "protocols.0.threshold": 0.6,
-    "protocols.0.threshold_source": "ours: results/tuning.md, light training",
-}
-FULL_FEW: Mapping[str, Any] = {  # ours: results/tuning.md, full training of few photos
-    "train.loc_warmup": 0.6,
-    "train.optim.lr": 0.001,
-    "protocols.0.threshold": 0.6,
-    "protocols.0.threshold_source": "ours: results/tuning.md, full training of few photos",
 }
 LIGHT: Mapping[str, Any] = {
     "train.views": 3,
     "memory.features": "tail",  # which a lesson computes anyway
     "train.batch_size": 16,
     "train.sampling": "balanced",
+}
+LIGHT_MODEL: Mapping[str, Any] = {  # ours: results/tuning.md, masks against a closed-form classifier
+    "method": "slda",
+    "model.classifier": "linear",
+    "model.head_width": 256,
+    "train.optim.lr": 0.01,
+    "train.optim.head_factor": 1.0,
+    "train.step_lr": 0.0025,
+}
+MASKS: Mapping[str, Any] = {  # ours: results/tuning.md, light training
+    "weights.area": 1.2,
+    "train.allowed_background": 1.0,
+    "train.mask_shifts": False,
+    "train.erased_statistics": "batch",
+    "train.full_rate_classes": 0,
+    "train.loc_warmup": 0.6,
+    "protocols.0.threshold": 0.6,
+    "protocols.0.threshold_source": "ours: results/tuning.md, light training",
+}
+HEADS: Mapping[str, Any] = {  # light training by a method that trains the classifier head
     "train.step_lr": 0.0005,  # at the rate of the first task, the first epoch destroys what was learned
     "weights.kd_cls": 5.0,
     "weights.kd_feat_cls": 1.0,
     "weights.kd_feat_loc": 0.0,  # frozen features need no distillation
 }
-LIGHT_RUN: Mapping[str, Any] = {**MASKS, **LIGHT_MODEL, **LIGHT}  # of `fdcnet train --light`
+HEADS_MODEL: Mapping[str, Any] = {
+    **MASKS,
+    "model.head_width": 256,
+    "train.optim.lr": 0.002,
+    "train.optim.head_factor": 5.0,
+}
 FULL: Mapping[str, Any] = {"train.views": 0, "train.batch_size": 32, "train.sampling": "balanced"}
+FULL_METHOD = "baseline"
+FULL_FEW: Mapping[str, Any] = {  # ours: results/tuning.md, full training of few photos
+    **MASKS,
+    "model.classifier": "linear",
+    "train.optim.lr": 0.001,
+}
+
+
+def light_run(method: str | None) -> dict[str, Any]:
+    """The settings of `fdcnet train --light` that differ from the defaults. Without a method, that of `learn`."""
+    if method is None or find_method(method).closed_form:
+        return {**LIGHT, **LIGHT_MODEL}
+    return {**LIGHT, **HEADS, **HEADS_MODEL}
 
 
 def is_light(old: State | None, last: bool | None, device: torch.device, num_photos: int, given: Options) -> bool:
@@ -78,12 +93,16 @@ def is_light(old: State | None, last: bool | None, device: torch.device, num_pho
     if old is not None:
         return device.type == "cpu" and find_method(old.config.method).light
     network = changed(Config(), given).model
-    return light_is_enough(device, num_photos) and network.weights != "none" and network.backbone != "tiny"
+    return is_pretrained(network) and (device.type == "cpu" or num_photos < FULL_FROM)
 
 
-def light_is_enough(device: torch.device, num_photos: int) -> bool:
-    """Full training takes too long on a CPU, and needs more than a few photos."""
-    return device.type == "cpu" or num_photos < FULL_FROM
+def light_is_better(network: ModelConfig, num_photos: int) -> bool:
+    """With few photos, light training is more accurate than full training."""
+    return is_pretrained(network) and num_photos < FULL_FROM
+
+
+def is_pretrained(network: ModelConfig) -> bool:
+    return network.weights != "none" and network.backbone != "tiny"
 
 
 def resolve(
@@ -119,11 +138,16 @@ def settings_for(
     settings = {**(LIGHT if light else FULL), "train.base_epochs": epochs, "train.step_epochs": epochs}
     if device.type == "cpu":
         settings["train.precision"] = "bf16" if fast_bfloat16() else "fp32"
+    full = {"method": FULL_METHOD, **(FULL_FEW if num_classes < FEW_CLASSES else {})}
     if config is None:
-        few = FULL_FEW if num_classes < FEW_CLASSES else {}
-        return {**COMMON, **(LIGHT_MODEL if light else few), **settings}
-    if not find_method(config.method).uses_memory:
-        settings["method"] = COMMON["method"]
+        return {**COMMON, **(LIGHT_MODEL if light else full), **settings}
+    method = find_method(config.method)
+    if method.closed_form and not light:
+        settings |= {key: value for key, value in full.items() if not key.startswith("model.")}
+    elif not method.uses_memory:
+        settings["method"] = FULL_METHOD
+    if light and not method.closed_form:
+        settings |= HEADS
     return settings
 
 
@@ -192,12 +216,19 @@ def estimate(state: State, runtime: Runtime, num_photos: int, trains: bool = Tru
         images, light = features, frozen_backbone(probe)
 
     def step() -> None:
+        batch = Batch(images, labels, labels < 0)
         with runtime.autocast:
-            losses = wsol_losses(probe, probe.network(images, labels), Batch(images, labels, labels < 0))
+            if method.closed_form:
+                losses = mask_losses(probe.network, rows, batch)
+            else:
+                losses = wsol_losses(probe, probe.network(images, labels), batch)
             total = torch.stack(list(losses.values())).sum()
         total.backward()
 
-    epochs = config.train.step_epochs * TEACHER if state.classes else config.train.base_epochs
+    method, rows = find_method(config.method), torch.ones(2, state.network.widths[1], device=runtime.device)
+    epochs = float(config.train.step_epochs if state.classes else config.train.base_epochs)
+    if state.classes and method.keeps_previous:
+        epochs *= TEACHER
     with light:
         return (looking + _seconds(step) * epochs) / num * num_photos
 

@@ -279,12 +279,12 @@ def _learn_light(state: State, lesson: _Lesson, runtime: Runtime, journal: Journ
     label_of = {name: label for label, name in enumerate([*state.classes, *task.classes])}
     labels = torch.tensor([label_of[record.label] for record in (*lesson.new.records, *lesson.more.records)])
     features = pooled_views(state, runtime, pixels, discriminant.layer if discriminant else "tail")
+    state.discriminant = discriminant or Discriminant(features.shape[2])
+    count_photos(state.discriminant, features, labels)
     if trains:
         learn_task(state, find_method(state.config.method)(), task, lesson.new, runtime, journal)
     else:
         add_classes(state, runtime, task, lesson.new, features[: len(lesson.new)])
-    state.discriminant = discriminant or Discriminant(features.shape[2])
-    count_photos(state.discriminant, features, labels)
 
 
 def _accuracy(state: State, runtime: Runtime, photos: PixelCache) -> Accuracy | None:

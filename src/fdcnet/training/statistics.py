@@ -18,7 +18,7 @@ from fdcnet.methods.base import State
 from fdcnet.models.discriminant import Discriminant, Layer, fit_temperature
 from fdcnet.runtime.distributed import joined_shares, own_share
 from fdcnet.runtime.runtime import Runtime
-from fdcnet.training.exemplars import keep_exemplars
+from fdcnet.training.exemplars import keep_exemplars, labels_of
 from fdcnet.training.seeding import seed_torch
 
 VIEWS = (WHOLE, View("whole", mirrored=True))
@@ -70,6 +70,17 @@ def count_photos(discriminant: Discriminant, features: Tensor, labels: Tensor) -
         temperature = share * temperature + (1 - share) * discriminant.temperature
         farthest = share * farthest + (1 - share) * discriminant.max_distance
     discriminant.set_calibration(temperature, farthest)
+
+
+def count_classes(state: State, runtime: Runtime, task: Task, photos: PixelCache) -> None:
+    """Add the photos of new classes, unless they have been added."""
+    known = state.discriminant
+    if known is not None and known.layer == "tail" and known.num_classes >= task.num_classes:
+        return
+    features = pooled_views(state, runtime, photos.pixels)
+    if known is None or known.layer != "tail":
+        known = state.discriminant = Discriminant(features.shape[2])
+    count_photos(known, features, labels_of(photos, task))
 
 
 def from_exemplars(state: State, runtime: Runtime) -> Discriminant | None:

@@ -22,6 +22,7 @@ from fdcnet.training.light import frozen_backbone, shared_views
 from fdcnet.training.loop import Done, Sums, run_phase
 from fdcnet.training.sampling import Photos, gather_photos, indices_of, needs_drawn
 from fdcnet.training.seeding import seed_torch
+from fdcnet.training.statistics import count_classes
 from fdcnet.training.step import make_step
 
 EpochBatches = Callable[[list[Tensor], Key], Iterable[Batch]]
@@ -37,6 +38,8 @@ def learn_task(
     method.begin_task(state, task)
     if task.num_old and task.classes and (method.imprints or state.config.train.imprint):
         imprint(state, runtime, task, new)
+    if method.closed_form:
+        count_classes(state, runtime, task, new)
 
     with frozen_backbone(state) if state.config.train.views else nullcontext(state.network.backbone) as backbone:
         checkpoint = journal.resume(task)
@@ -65,8 +68,10 @@ def learn_task(
 
 
 def refit_discriminant(state: State, method: Method, task: Task, new: PixelCache, runtime: Runtime) -> None:
-    """Fit the closed-form classifier again, because the network has changed."""
-    if method.uses_memory:
+    """Fit the closed-form classifier again, if the network has changed."""
+    if method.closed_form:
+        count_classes(state, runtime, task, new)
+    elif method.uses_memory:
         fit_discriminant(state, runtime, state.memory.all_pixels(), state.memory.all_labels())
     elif method.one_task:
         fit_discriminant(state, runtime, new.pixels, labels_of(new, task))

@@ -5,6 +5,7 @@ import { lineChart, table } from "./charts.js";
 
 const LOSSES = {
   cls: "Classification", cls_fg: "Classification inside the mask", bas: "Background activation", area: "Mask area",
+  separation: "How well masks separate the object (lower is better)",
   kd_cls: "Old classes, distillation", kd_loc: "Old masks, distillation",
   kd_feat_cls: "Old class features, distillation", kd_feat_loc: "Old mask features, distillation",
 };
