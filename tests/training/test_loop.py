@@ -11,7 +11,7 @@ from fdcnet.data.records import Batch
 from fdcnet.methods.base import Losses, Phase
 from fdcnet.runtime.listener import Epoch
 from fdcnet.training import optim
-from fdcnet.training.loop import GUARD_EVERY, Diverged, Done, Sums, run_phase
+from fdcnet.training.loop import GUARD_EVERY, Diverged, Done, Sums, doubtful_masks, run_phase
 from fdcnet.training.step import Step
 
 NO_AUTOCAST = torch.autocast("cpu", enabled=False)
@@ -189,3 +189,10 @@ def test_an_outer_step_has_its_own_losses_parameters_and_rate() -> None:
     assert shares.item() == pytest.approx(1 - 2 * 0.01 * 2)  # steps 2 and 4
     assert epoch.losses == pytest.approx({"a": (1 + 0.9) / 2, "s": (2 + 2 * 0.98) / 2})
     assert epoch.lr == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("area", "word"), [(0.002, "nothing"), (0.99, "whole"), (0.3, None)])
+def test_masks_that_empty_or_fill_the_photo_are_reported(area: float, word: str | None) -> None:
+    warning = doubtful_masks({"cls": 2.0, "area": area})
+    assert warning is None if word is None else warning and word in warning
+    assert doubtful_masks({"separation": -0.5}) is None

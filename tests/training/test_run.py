@@ -539,3 +539,12 @@ def test_two_protocols_write_two_results_and_two_tables(
     facts = RunRecord(tmp_path / "run").run()
     assert facts["class_order"] == list(small_dataset.classes)
     assert facts["finished"] is not None
+
+
+def test_masks_that_lose_the_object_are_noticed_within_an_epoch(
+    small_config: Callable[..., Config], small_dataset: Dataset, tmp_path: Path
+) -> None:
+    notes = Notes()
+    heavy = ("weights.area=1000", "weights.bas=0", "train.full_rate_classes=0")
+    train(small_config("finetune", *heavy), small_dataset, tmp_path / "run", listener=notes)
+    assert any("masks cover almost nothing" in note for note in notes.notes)

@@ -15,6 +15,7 @@ from fdcnet.runtime.listener import Epoch
 from fdcnet.training import optim
 from fdcnet.training.step import Step, Values
 
+EMPTY_MASKS, FULL_MASKS = 0.01, 0.97  # mean area over an epoch
 GUARD_EVERY = 25  # steps between checks of the losses: each check waits for the GPU
 
 
@@ -53,6 +54,15 @@ class Sums:
                 "Start again in another folder with a lower learning rate (--set train.optim.lr=...) or with --set "
                 "train.optim.clip_norm=5. For the drift phase, set drift.optim.lr and drift.optim.clip_norm."
             )
+
+
+def doubtful_masks(losses: Mapping[str, float]) -> str | None:
+    """What is wrong with the masks after an epoch, by its unweighted losses."""
+    area = losses.get("area", 0.5)
+    if EMPTY_MASKS < area < FULL_MASKS:
+        return None
+    what = "cover almost nothing" if area <= EMPTY_MASKS else "cover whole photos"
+    return f"The masks {what}, so boxes will be wrong unless that changes. With few photos, train with --light."
 
 
 @dataclass(frozen=True)

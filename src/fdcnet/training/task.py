@@ -19,7 +19,7 @@ from fdcnet.training.exemplars import keep_exemplars, labels_of
 from fdcnet.training.imprint import imprint
 from fdcnet.training.journal import Journal
 from fdcnet.training.light import frozen_backbone, shared_views
-from fdcnet.training.loop import Done, Sums, run_phase
+from fdcnet.training.loop import Done, Sums, doubtful_masks, run_phase
 from fdcnet.training.sampling import Photos, gather_photos, indices_of, needs_drawn
 from fdcnet.training.seeding import seed_torch
 from fdcnet.training.statistics import count_classes
@@ -146,6 +146,8 @@ def _run_phase(
         if epoch.number == phase.epochs or stop.signal or journal.is_due():
             save(Done(epoch.number))
         listener.epoch_ended(epoch)
+        if warning := doubtful_masks(epoch.unweighted):
+            runtime.note_once(warning)
 
     epoch_sizes = [len(batch) for batch in indices(1)]
     num_steps = len(epoch_sizes) * (phase.epochs - done.epochs) - done.steps
