@@ -1,27 +1,36 @@
 """From a photo's file to its box, against the bare network in the same run.
 
     python benchmarks/predict.py PHOTOS/ [--model runs/NAME/model] [--backbone mobilenet_v1] [--classes 200]
+    python benchmarks/predict.py PHOTOS/ --onnx [--backbone ...] [--json results/scale.json]
 
 One photo: decoding, network, box, in milliseconds, and as a multiple of the network alone. A folder: photos per second,
 as a share of what the network alone does on batches that are ready. Without --model a network of that backbone stands
 for one: the values of its weights do not change the time. Start it with OMP_WAIT_POLICY=passive.
+
+`--onnx` compares the network alone in PyTorch and, exported, in ONNX Runtime instead, in turns and with as many threads.
 """
 
 import argparse
 import itertools
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import torch
+from rows import made, merge
 
 from fdcnet.config import load
 from fdcnet.data.sources.files import listing
+from fdcnet.inference.export import export_onnx
 from fdcnet.inference.localizer import BATCH, Localizer
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.network import new_network
+from fdcnet.store.bundle import save_bundle
 
 
 def main() -> None:
@@ -34,11 +43,16 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--folder", type=int, default=64, help="photos of the folder")
+    parser.add_argument("--onnx", action="store_true")
+    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     localizer = Localizer.load(arguments.model, arguments.device) if arguments.model else untaught(arguments)
     photos = list(itertools.islice(itertools.cycle(listing(arguments.photos, deep=True).images), arguments.folder))
     batch = BATCH[localizer.device.type]
     print(f"{localizer.state.config.model.backbone}, {len(localizer.classes)} classes, {localizer.device}")
+    if arguments.onnx:
+        compare_onnx(localizer, arguments)
+        return
 
     one, bare = [], []
     forward_one = forward(localizer, 1)
@@ -58,6 +72,41 @@ def main() -> None:
     share = statistics.median(shares)
     print(f"a folder: {statistics.median(rates):.1f} photos/s, {100 * share:.0f} % of the network's own rate")
     print(f"  at best: {max(rates):.1f} photos/s")
+
+
+def compare_onnx(localizer: Localizer, arguments: argparse.Namespace) -> None:
+    """Scores and the maps of all classes of one photo, on the CPU."""
+    pixels = np.random.default_rng(0).integers(0, 256, (1, localizer.side, localizer.side, 3), np.uint8)
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "model.onnx"
+        save_bundle(localizer.state, Path(name) / "model")
+        export_onnx(Path(name) / "model", file)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    ways: dict[str, Callable[[], object]] = {
+        "PyTorch": forward(localizer, 1),
+        "ONNX Runtime": lambda: session.run(None, {"photos": pixels}),
+    }
+    times = {name: [seconds(call) for _ in range(3)][:0] for name, call in ways.items()}  # after three to warm up
+    for _ in range(arguments.repeats):
+        for name, call in ways.items():
+            times[name].append(seconds(call))
+    torch_ms, onnx_ms = (1000 * statistics.median(times[name]) for name in ways)
+    at_best = min(times["PyTorch"]) / min(times["ONNX Runtime"])
+    print(f"PyTorch {torch_ms:.1f} ms, ONNX Runtime {onnx_ms:.1f} ms, median of {arguments.repeats}: ", end="")
+    print(f"{torch_ms / onnx_ms:.2f} x as fast, {at_best:.2f} x at best")
+    if arguments.json:
+        row = {
+            "name": f"predict_onnx_over_torch_cpu_{localizer.state.config.model.backbone}",
+            "value": round(onnx_ms, 1),
+            "unit": "ms, network alone, one photo",
+            "peer": "PyTorch, same number of threads, in turns",
+            "peer_value": round(torch_ms, 1),
+            "ratio": round(torch_ms / onnx_ms, 2),
+            "ratio_of_fastest": round(at_best, 2),
+        }
+        merge(arguments.json, [row | made(localizer.device)])
 
 
 def untaught(arguments: argparse.Namespace) -> Localizer:

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from rows import Row, made, merge
 
 from fdcnet.config import load
 from fdcnet.data.batches import Batches, epoch_indices
@@ -35,15 +35,12 @@ from fdcnet.methods.base import Phase, State
 from fdcnet.models.network import new_network
 from fdcnet.models.shared_norm import share_statistics
 from fdcnet.runtime import distributed
-from fdcnet.runtime.device import autocast_for, describe
-from fdcnet.store.record import commit
+from fdcnet.runtime.device import autocast_for
 from fdcnet.training import optim
 from fdcnet.training.step import RecordedStep, Step
 
 WARM_UP = 8
 UNIQUE = 2000  # generated photo files; each is decoded and stored many times
-
-Row = dict[str, Any]
 
 
 def main() -> None:
@@ -67,23 +64,11 @@ def main() -> None:
     for name in arguments.rows:
         started = time.perf_counter()
         found = ROWS[name](arguments)
-        rows += [facts | made() for facts in found]
+        rows += [facts | made(device()) for facts in found]
         for facts in found:
             print(json.dumps(facts), f"({time.perf_counter() - started:.0f} s)", flush=True)
         if arguments.json and not arguments.tiny:
             merge(arguments.json, rows)
-
-
-def made() -> Row:
-    return {"device": describe(device()), "commit": commit(), "command": f"python {' '.join(sys.argv)}"}
-
-
-def merge(file: Path, rows: list[Row]) -> None:
-    """Replace the rows of these names, and keep the others."""
-    present = json.loads(file.read_text())["rows"] if file.exists() else []
-    names = {row["name"] for row in rows}
-    kept = [row for row in present if row["name"] not in names]
-    file.write_text(json.dumps({"rows": [*kept, *rows]}, indent=1) + "\n")
 
 
 def device() -> torch.device:

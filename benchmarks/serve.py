@@ -2,8 +2,11 @@
 
     python benchmarks/serve.py MODEL PHOTOS/ NEW_PHOTOS/
 
+    python benchmarks/serve.py MODEL PHOTOS/ --workers 1 2 [--clients 4]
+
 Prints the milliseconds from sending a photo to the answer with its map, median and slowest. The lesson on NEW_PHOTOS
-(a folder per class) is cancelled afterwards, so MODEL stays unchanged. Run it with OMP_WAIT_POLICY=passive.
+(a folder per class) is cancelled afterwards, so MODEL stays unchanged. With --workers: photos per second for several
+clients at once, a server for each number of workers, in turns. Run it with OMP_WAIT_POLICY=passive.
 """
 
 import argparse
@@ -12,7 +15,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -21,39 +26,69 @@ from fdcnet.data.sources.files import listing
 from fdcnet.inference.localizer import Localizer
 
 WARM_UP = 10
+ROUNDS = 9
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("photos", type=Path)
-    parser.add_argument("new", type=Path)
+    parser.add_argument("new", type=Path, nargs="?")
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--workers", type=int, nargs="+")
+    parser.add_argument("--clients", type=int, default=4)
     arguments = parser.parse_args()
     photos = [path.read_bytes() for path in listing(arguments.photos, deep=True).images[: arguments.repeats]]
+    if arguments.workers:
+        throughput(photos, arguments)
+    else:
+        latency(photos, arguments)
+
+
+def latency(photos: list[bytes], arguments: argparse.Namespace) -> None:
     localizer = Localizer.load(arguments.model)
     report("library", photos, arguments.repeats, lambda photo: localizer.predict(photo).to_dict(heat=True))
 
-    command = [sys.executable, "-m", "fdcnet", "serve", str(arguments.model), "--port", "0"]
+    with serving(arguments.model) as client:
+        report("server", photos, arguments.repeats, lambda photo: predict(client, photo))
+        start_lesson(client, arguments.new)
+        report("server during a lesson", photos, arguments.repeats, lambda photo: predict(client, photo))
+        client.delete("api/lesson")
+
+
+def throughput(photos: list[bytes], arguments: argparse.Namespace) -> None:
+    rates: dict[int, list[float]] = {num: [] for num in arguments.workers}
+    with ExitStack() as stack:
+        servers = {num: stack.enter_context(serving(arguments.model, num)) for num in arguments.workers}
+        pool = stack.enter_context(ThreadPoolExecutor(arguments.clients))
+        for _ in range(1 + ROUNDS):  # the first one warms up
+            for num, client in servers.items():
+                started = time.perf_counter()
+                list(pool.map(predict, [client] * len(photos), photos))
+                rates[num].append(len(photos) / (time.perf_counter() - started))
+    for num, found in rates.items():
+        print(
+            f"{num} workers, {arguments.clients} clients: {statistics.median(found[1:]):.1f} photos/s "
+            f"({min(found[1:]):.1f} to {max(found[1:]):.1f})"
+        )
+
+
+@contextmanager
+def serving(model: Path, num_workers: int = 1) -> Iterator[httpx.Client]:
+    command = [sys.executable, "-m", "fdcnet", "serve", str(model), "--port", "0", "--workers", str(num_workers)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
+        link = server.stdout.readline().strip()
         try:
-            measure(server.stdout.readline().strip(), photos, arguments)
+            with httpx.Client(base_url=link.partition("?")[0], timeout=120) as client:
+                client.get(link)  # the token becomes a cookie
+                yield client
         finally:
             server.terminate()
 
 
-def measure(link: str, photos: list[bytes], arguments: argparse.Namespace) -> None:
-    with httpx.Client(base_url=link.partition("?")[0], timeout=120) as client:
-        client.get(link)  # the token becomes a cookie
-
-        def predict(photo: bytes) -> object:
-            return client.post("api/predict?heat=true", content=photo).raise_for_status().json()
-
-        report("server", photos, arguments.repeats, predict)
-        start_lesson(client, arguments.new)
-        report("server during a lesson", photos, arguments.repeats, predict)
-        client.delete("api/lesson")
+def predict(client: httpx.Client, photo: bytes) -> object:
+    return client.post("api/predict?heat=true", content=photo).raise_for_status().json()
 
 
 def start_lesson(client: httpx.Client, folder: Path) -> None:

@@ -24,12 +24,13 @@ from fdcnet.teaching.holdout import FEWEST_PHOTOS
 from fdcnet.teaching.learn import KEEP
 from fdcnet.web import schemas
 from fdcnet.web.api_page import add_api_page
-from fdcnet.web.guard import Guard, Refused, refusal
+from fdcnet.web.guard import MAX_BODIES, Guard, Refused, refusal
 from fdcnet.web.label_routes import add_label_routes
 from fdcnet.web.labels import Labelling
 from fdcnet.web.labelstudio import add_labelstudio_routes
 from fdcnet.web.model import ServedModels
 from fdcnet.web.photo_routes import BATCH_PATH, MAX_BATCH_BYTES, add_photo_routes
+from fdcnet.web.pool import WorkerPool
 from fdcnet.web.runner import LessonRunner
 from fdcnet.web.uploads import MAX_CLASSES, MAX_LESSON, MAX_PHOTO, MAX_PHOTOS, UPLOAD_BODY, receive_upload
 
@@ -42,7 +43,13 @@ log = logging.getLogger(__name__)
 
 
 def make_app(
-    path: Path, *, host: str = "127.0.0.1", token: str | None = None, device: str = "auto", keep: int = KEEP
+    path: Path,
+    *,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    device: str = "auto",
+    keep: int = KEEP,
+    num_workers: int = 1,
 ) -> ASGIApp:
     """Serve the model at `path`. If it does not exist yet, the first lesson creates it."""
     models = ServedModels(path, device)
@@ -52,9 +59,12 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        models.pool = WorkerPool(num_workers, device) if num_workers > 1 else None
         yield
         await to_thread.run_sync(labelling.close)
         await to_thread.run_sync(runner.close)
+        if models.pool:
+            models.pool.close()
 
     app = FastAPI(
         title="fdcnet",
@@ -66,14 +76,14 @@ def make_app(
     )
     _add_error_handlers(app)
     _add_model_routes(app, models, runner)
-    add_photo_routes(app, models)
+    add_photo_routes(app, models, num_workers)
     _add_lesson_routes(app, runner)
     add_label_routes(app, labelling)
     _add_pages(app, models)
     add_labelstudio_routes(app, models, runner)
     add_api_page(app, has_token=token is not None)
     limits = {"/api/lesson": MAX_LESSON, "/api/labels": MAX_LESSON, BATCH_PATH: MAX_BATCH_BYTES, None: MAX_PHOTO}
-    return Guard(app, host, token, limits)
+    return Guard(app, host, token, limits, max_bodies=max(MAX_BODIES, 2 * num_workers))
 
 
 def _add_model_routes(app: FastAPI, models: ServedModels, runner: LessonRunner) -> None:

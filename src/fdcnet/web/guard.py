@@ -49,10 +49,18 @@ class Refused(UserError):
 class Guard:
     """ASGI middleware. `limits`: path -> maximum bytes of a body; None stands for all other paths."""
 
-    def __init__(self, app: ASGIApp, host: str, token: str | None, limits: Mapping[str | None, int]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str,
+        token: str | None,
+        limits: Mapping[str | None, int],
+        max_bodies: int = MAX_BODIES,
+    ) -> None:
         self.app, self.token, self.limits = app, token, limits
         self.anywhere = host in EVERYWHERE
-        self.bodies = CapacityLimiter(MAX_BODIES)
+        self.bodies = CapacityLimiter(max_bodies)
+        self.max_per_address = max(MAX_PER_ADDRESS, max_bodies // 2)
         self.bodies_from: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()
         self.hosts = LOOPBACK if is_local(host) else LOOPBACK | {host.lower(), *own_names()}
 
@@ -82,7 +90,7 @@ class Guard:
             await answer(scope, receive, send_guarded)
         elif scope["method"] == "POST" and scope["path"] not in self.limits:
             address = (scope.get("client") or ("", 0))[0]
-            async with self.bodies_from.setdefault(address, CapacityLimiter(MAX_PER_ADDRESS)), self.bodies:
+            async with self.bodies_from.setdefault(address, CapacityLimiter(self.max_per_address)), self.bodies:
                 await self.app(scope, _limited(receive, limit), send_guarded)
         else:
             await self.app(scope, _limited(receive, limit), send_guarded)

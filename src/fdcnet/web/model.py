@@ -12,6 +12,7 @@ from fdcnet.store.bundle import current_number, has_bundle, read_current, read_d
 from fdcnet.store.versions import after_tasks, is_unborn, lineage, versions
 from fdcnet.web.classes import KeptPhotos, accuracy_history, num_learned, read_kept_photos
 from fdcnet.web.guard import Refused
+from fdcnet.web.pool import WorkerPool
 
 MAX_LOADED = 4  # versions in memory
 
@@ -155,6 +156,14 @@ class ServedModels:
     def __init__(self, path: Path, device: str = "auto") -> None:
         self.own = ServedModel(path, device)
         self.example: ServedModel | None = None
+        self.pool: WorkerPool | None = None
+
+    def predict(self, photo: bytes, after: int | None, heat: bool, **options: Unpack[Options]) -> dict[str, Any]:
+        """As `ServedModel.predict`, by a worker process if there are any."""
+        model = self.current
+        if self.pool is None:
+            return model.predict(photo, after, heat, **options)
+        return self.pool.predict(model.path, photo, after=after, heat=heat, **options)
 
     @property
     def current(self) -> ServedModel:

@@ -60,11 +60,11 @@ Options = Annotated[dict[str, Any], Depends(_options)]
 After = Annotated[int | None, Query(ge=1, description="Use the model as it was after this task.")]
 
 
-def add_photo_routes(app: FastAPI, models: ServedModels) -> None:
-    limiter = CapacityLimiter(MAX_DECODING)
+def add_photo_routes(app: FastAPI, models: ServedModels, num_workers: int = 1) -> None:
+    limiter = CapacityLimiter(max(MAX_DECODING, num_workers))
 
     async def answer(photo: bytes, after: int | None, heat: bool, options: dict[str, Any]) -> schemas.Prediction:
-        found = await to_thread.run_sync(lambda: models.current.predict(photo, after, heat, **options), limiter=limiter)
+        found = await to_thread.run_sync(lambda: models.predict(photo, after, heat, **options), limiter=limiter)
         return schemas.Prediction(**found)
 
     @app.post("/api/predict", openapi_extra=PHOTO_BODY, responses={404: {"model": schemas.Problem}})
