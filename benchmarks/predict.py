@@ -7,7 +7,7 @@ One photo: decoding, network, box, in milliseconds, and as a multiple of the net
 as a share of what the network alone does on batches that are ready. Without --model a network of that backbone stands
 for one: the values of its weights do not change the time. Start it with OMP_WAIT_POLICY=passive.
 
-`--onnx` compares the network alone in PyTorch and, exported, in ONNX Runtime instead, in turns and with as many threads.
+`--onnx` compares the network alone in PyTorch and, exported, in ONNX Runtime, in turns, with equally many threads.
 """
 
 import argparse

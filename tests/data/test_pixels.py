@@ -18,6 +18,7 @@ from fdcnet.data.batches import Batches
 from fdcnet.data.cache import PixelCache, exceeds_limit
 from fdcnet.data.pixels import EncodedPixels, JoinedPixels, Pixels, chunks, encode, join, select
 from fdcnet.data.records import Dataset, Record
+from fdcnet.store.record import RunRecord
 from fdcnet.training.run import train
 
 CPU = torch.device("cpu")
@@ -165,6 +166,7 @@ def test_a_run_trains_and_evaluates_on_encoded_photos(
     assert [task["num_classes"] for task in results["tasks"]] == [2, 4]
     assert len(list((tmp_path / "cache").glob("*-jpeg.pixels"))) == 3  # two tasks and the test set
     assert len(list((tmp_path / "cache").glob("*.pixels"))) == 3
+    assert RunRecord(tmp_path / "run").run()["cache"] == "jpeg"
     curve = [json.loads(line)["losses"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     golden = json.loads((Path(__file__).parents[1] / "golden" / "fdcnet.json").read_text())
     assert curve[0] == pytest.approx(golden["1 main 1"]["losses"], rel=0.1)  # nearly the same photos

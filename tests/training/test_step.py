@@ -10,10 +10,12 @@ from fdcnet.config import Config, OptimConfig
 from fdcnet.data.records import Batch, Dataset
 from fdcnet.methods import METHODS
 from fdcnet.methods.base import Phase
+from fdcnet.models.kernels import in_use
 from fdcnet.runtime.listener import Listener
 from fdcnet.training import micro_batch, optim
+from fdcnet.training import step as step_module
 from fdcnet.training.run import train
-from fdcnet.training.step import RecordedStep, Step, make_step, warmed_up
+from fdcnet.training.step import NOT_RECORDED, RecordedStep, Step, make_step, warmed_up
 
 NO_AUTOCAST = torch.autocast("cpu", enabled=False)
 PLAIN = OptimConfig(lr=0.1, momentum=0.0, weight_decay=0.0, head_factor=1.0, schedule="constant")
@@ -54,6 +56,14 @@ def test_a_cpu_records_nothing() -> None:
     assert type(step) is Step
 
 
+def test_several_processes_on_gpus_are_told_that_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_module, "num_processes", lambda: 2)
+    optimizer, notes = torch.optim.SGD([nn.Parameter(torch.tensor(1.0))]), []
+    for device, graphs in (("cuda", True), ("cuda", False), ("cpu", True)):
+        assert type(make_step(optimizer, NO_AUTOCAST, torch.device(device), 100, graphs, notes.append)) is Step
+    assert notes == [NOT_RECORDED]
+
+
 class Notes(Listener):
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -83,8 +93,10 @@ def test_recorded_steps_train_as_ordinary_ones_do(
 @needs_gpu
 def test_a_step_that_waits_for_the_gpu_is_not_recorded_and_says_so_once() -> None:
     weight = nn.Parameter(torch.tensor(1.0, device="cuda"))
+    own_kernels = []
 
     def losses(batch: Batch) -> dict[str, torch.Tensor]:
+        own_kernels.append(in_use())
         return {"a": weight * batch.images.mean().item()}  # .item() waits
 
     phase = Phase("main", 1, {"weight": weight}, losses, (), PLAIN)
@@ -94,6 +106,7 @@ def test_a_step_that_waits_for_the_gpu_is_not_recorded_and_says_so_once() -> Non
         optim.set_rate(step.optimizer, 0.0)
         step(phase, batch_of(1.0, "cuda"), 0.0)
     assert len(notes) == 1 and "cannot be recorded" in notes[0]
+    assert own_kernels[:4] == [True] * 4 and not any(own_kernels[4:])  # three steps and the recording that failed
     assert weight.item() == pytest.approx(1 - 8 * 0.1, abs=1e-5)
 
 

@@ -1,6 +1,6 @@
 """The record of a run on disk: settings, epochs and results. Plain JSON, readable without this package.
 
-- run.json: command, resolved settings, commit, versions, device, data, class order, seed
+- run.json: command, resolved settings, commit, versions, device, data, how photos are cached, class order, seed
 - metrics.jsonl: a line per epoch
 - results.json, and results-<map>.json for each further protocol
 - examples/task-1.json ...: a few test photos after each task, with their maps
@@ -137,7 +137,7 @@ class RunRecord:
 
     def _note_resume(self, facts: Mapping[str, Any]) -> None:
         """Keep the facts of the first start and add those of this one."""
-        note = {"time": now(), **{key: facts[key] for key in ("command", "commit", "device") if key in facts}}
+        note = {"time": now(), **{key: facts[key] for key in ("command", "commit", "device", "cache") if key in facts}}
         self.write_run(resumed=[*self.run().get("resumed", []), note])
 
 

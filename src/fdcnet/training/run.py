@@ -96,7 +96,7 @@ class TrainingRun:
             if resume:
                 self._say_where()
             self._open_photos(state)
-            self.folder.open(resume, describe(self.runtime.device), base_model)
+            self.folder.open(resume, describe(self.runtime.device), base_model, self.runtime.encoded)
             if not resumed and is_first():
                 leaving.enter_context(locked(self.folder.path))
             if base_model and is_first() and not has_bundle(self.folder.model):

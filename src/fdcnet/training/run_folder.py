@@ -50,9 +50,9 @@ class RunFolder(CheckpointJournal):
         self.started = time.monotonic()
         self.before: dict[str, Any] = {}  # costs of earlier sessions of a resumed run
 
-    def open(self, resume: bool, device: str, base_model: Path | None) -> None:
-        """Create the record, or continue it."""
-        facts = self._facts(device)
+    def open(self, resume: bool, device: str, base_model: Path | None, encoded: bool = False) -> None:
+        """Create the record, or continue it. `encoded`: photos are stored as JPEG."""
+        facts = self._facts(device) | {"cache": "jpeg" if encoded else "raw"}
         if base_model and not self.record.exists():
             facts |= {"base_model": str(base_model), "base_config": read_description(base_model)["config"]}
         self.record = RunRecord.create(self.path, facts, resume=resume)
@@ -227,7 +227,7 @@ class RunFolder(CheckpointJournal):
 class ReadOnlyRunFolder(RunFolder):
     """The folder as the other processes of a run see it: the first one writes."""
 
-    def open(self, resume: bool, device: str, base_model: Path | None) -> None: ...
+    def open(self, resume: bool, device: str, base_model: Path | None, encoded: bool = False) -> None: ...
 
     def resume(self, task: Task) -> Checkpoint | None:
         return CheckpointJournal.resume(self, task)

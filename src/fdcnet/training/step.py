@@ -10,11 +10,13 @@ from torch import Tensor
 
 from fdcnet.data.records import Batch
 from fdcnet.methods.base import Phase
+from fdcnet.models.kernels import own_kernels
 from fdcnet.runtime.distributed import num_processes, sum_gradients
 from fdcnet.training.micro_batch import photos_at_a_time, split
 
 WARMUP_STEPS = 3  # ordinary steps before a recording: kernels are chosen and compiled in them
-WORTHWHILE = 20  # steps below which recording costs more than it saves
+WORTHWHILE = 20  # steps of a phase below which recording costs more than it saves
+NOT_RECORDED = "With several processes, steps are not recorded as CUDA graphs, so each GPU is slower than one alone."
 
 
 class Values(NamedTuple):
@@ -130,7 +132,8 @@ class RecordedStep(Step):
             self._try_to_record(kind, phase, batch, progress)
         if kind not in self.recordings:
             self.seen[kind] += 1
-            return self._on_stream(lambda: super(RecordedStep, self).__call__(phase, batch, progress))
+            with own_kernels(self.enabled):  # the kernels of the recording, here compiled
+                return self._on_stream(lambda: super(RecordedStep, self).__call__(phase, batch, progress))
         recording = self.recordings[kind]
         self._weights_at(phase, recording.values.names, progress, batch.labels.device)
         recording.batch.images.copy_(batch.images)
@@ -155,7 +158,7 @@ class RecordedStep(Step):
         self.optimizer.zero_grad(set_to_none=True)  # gradients of a replay belong to the graph
         torch.cuda.synchronize()
         try:
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            with own_kernels(), torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
                 values = self._run(phase, static, lambda names: self._weights[names][1])
         except Exception as error:  # whatever a method does that cannot be recorded
             torch.cuda.synchronize()
@@ -179,4 +182,6 @@ def make_step(
     """Steps for this device: recorded on a GPU, unless `graphs` is off or several processes share the batches."""
     if graphs and device.type == "cuda" and num_processes() == 1:
         return RecordedStep(optimizer, autocast, num_steps, note, micro_batch)
+    if graphs and device.type == "cuda":
+        note(NOT_RECORDED)
     return Step(optimizer, autocast, micro_batch, note)

@@ -150,7 +150,7 @@ def _run_phase(
             runtime.note_once(warning)
 
     epoch_sizes = [len(batch) for batch in indices(1)]
-    num_steps = len(epoch_sizes) * (phase.epochs - done.epochs) - done.steps
+    num_steps = len(epoch_sizes) * phase.epochs  # also if resumed: recorded steps use other kernels
     refuse_too_many_processes(min(epoch_sizes))
     listener.phase_started(phase.name, done.epochs + 1, phase.epochs, sum(epoch_sizes))
     if done.steps:

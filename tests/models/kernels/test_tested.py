@@ -1,6 +1,6 @@
 import pytest
 
-from fdcnet.models.kernels import was_tested_with
+from fdcnet.models.kernels import TESTED, in_use, own_kernels, was_tested_with
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,13 @@ from fdcnet.models.kernels import was_tested_with
 )
 def test_kernels_run_only_on_versions_they_were_tested_with(version: str, used: bool) -> None:
     assert was_tested_with(version) is used
+
+
+def test_kernels_run_only_where_they_are_wanted() -> None:
+    assert not in_use()
+    with own_kernels():
+        assert in_use() is TESTED
+        with own_kernels(False):
+            assert not in_use()
+        assert in_use() is TESTED
+    assert not in_use()

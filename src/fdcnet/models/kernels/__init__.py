@@ -1,8 +1,17 @@
-"""Triton kernels that replace PyTorch's where they are faster."""
+"""Triton kernels that replace PyTorch's where they are faster: in steps that are recorded as CUDA graphs.
+
+Launched from Python they are slower than PyTorch's: 1016 against 1183 photos/s for a step of 64 photos on an H200.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 
 TESTED_FROM, TESTED_BELOW = (2, 11), (2, 14)  # torch; Triton comes with it and changes with it
+
+_wanted = ContextVar("own_kernels", default=False)
 
 
 def was_tested_with(version: str) -> bool:
@@ -12,3 +21,17 @@ def was_tested_with(version: str) -> bool:
 
 
 TESTED = was_tested_with(torch.__version__)
+
+
+@contextmanager
+def own_kernels(wanted: bool = True) -> Iterator[None]:
+    """Inside, these kernels are used wherever they can be."""
+    before = _wanted.set(wanted)
+    try:
+        yield
+    finally:
+        _wanted.reset(before)
+
+
+def in_use() -> bool:
+    return TESTED and _wanted.get()

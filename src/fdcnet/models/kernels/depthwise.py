@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fdcnet.models.kernels import TESTED
+from fdcnet.models.kernels import in_use
 
 try:
     import triton  # type: ignore
@@ -47,7 +47,7 @@ def depthwise_conv2d(x: Tensor, weight: Tensor, stride: int, padding: Padding, d
 def _triton_can(x: Tensor, weight: Tensor) -> bool:
     return (
         triton is not None
-        and TESTED
+        and in_use()
         and x.is_cuda
         and weight.device == x.device
         and x.dtype in DTYPES

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fdcnet.models.kernels import TESTED
+from fdcnet.models.kernels import in_use
 
 try:
     import triton  # type: ignore
@@ -52,7 +52,7 @@ def norm_clamp(x: Tensor, norm: nn.BatchNorm2d, bounds: Bounds) -> Tensor:
 def _triton_can(x: Tensor, norm: nn.BatchNorm2d) -> bool:
     return (
         triton is not None
-        and TESTED
+        and in_use()
         and x.is_cuda
         and x.dtype in DTYPES
         and norm.affine
