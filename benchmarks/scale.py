@@ -29,6 +29,7 @@ from fdcnet.data.batches import Batches, epoch_indices
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Batch, Record, Task
 from fdcnet.data.synthetic import make_synthetic
+from fdcnet.evaluation.measure import measure
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import METHODS, find_method
 from fdcnet.methods.base import Phase, State
@@ -36,6 +37,8 @@ from fdcnet.models.network import new_network
 from fdcnet.models.shared_norm import share_statistics
 from fdcnet.runtime import distributed
 from fdcnet.runtime.device import autocast_for
+from fdcnet.runtime.runtime import Runtime
+from fdcnet.store.bundle import save_bundle
 from fdcnet.training import optim
 from fdcnet.training.step import RecordedStep, Step
 
@@ -49,6 +52,7 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=200_000)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--backbone", default="mobilenet_v1", help="tiny: also narrow heads and small photos")
     parser.add_argument("--tiny", action="store_true", help="small numbers everywhere, to test the script")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--process", type=Path, help=argparse.SUPPRESS)  # one of two that torchrun has started
@@ -56,7 +60,7 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
     if arguments.tiny:
-        arguments.photos, arguments.steps, arguments.batch = 600, 2, 4
+        arguments.photos, arguments.steps, arguments.batch, arguments.backbone = 600, 2, 4, "tiny"
     if arguments.process:
         shared_step(arguments)
         return
@@ -152,31 +156,39 @@ def shared_step(arguments: argparse.Namespace) -> None:
     distributed.wait_for_all()
 
 
-def phase_of(method_name: str, num_old: int, num_new: int, arguments: argparse.Namespace, number: int = 0) -> Phase:
-    """A phase of a later task, with random weights."""
-    backbone = "tiny" if arguments.tiny else "mobilenet_v1"
-    overrides = [f"model.backbone={backbone}", "model.weights=none", f"memory.budget={num_old + num_new}"]
-    overrides += ["model.head_width=16"] if arguments.tiny else []
+def phase_of(method_name: str, num_old: int, num_new: int, arguments: argparse.Namespace) -> Phase:
+    """The main phase of a later task, with random weights."""
+    return later_task(method_name, num_old, num_new, arguments)[1][0]
+
+
+def later_task(
+    method_name: str, num_old: int, num_new: int, arguments: argparse.Namespace
+) -> tuple[State, list[Phase]]:
+    """A later task with random weights, and its phases."""
+    overrides = [f"model.backbone={arguments.backbone}", "model.weights=none", f"memory.budget={num_old + num_new}"]
+    overrides += ["model.head_width=16", "data.size=64", "data.crop=64"] if arguments.backbone == "tiny" else []
     config = load(None, overrides, method=method_name)
     network = new_network(config.model, 0)
     network.grow(num_old)
     network.to(device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
-    state = State(config, network, ExemplarMemory(num_old + num_new))
+    names = [str(label) for label in range(num_old + num_new)]
+    state = State(config, network, ExemplarMemory(num_old + num_new), names, [num_old, num_new])
     task = Task(2, tuple(map(str, range(num_new))), num_old, (), ())
     method = find_method(method_name)()
     method.begin_task(state, task)
     network.to(device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
-    phase = method.phases(state, task)[number]
-    for module in phase.training:
-        module.train()
-    return replace(phase, warmup={})
+    phases = method.phases(state, task)
+    for phase in phases:
+        for module in phase.training:
+            module.train()
+    return state, [replace(phase, warmup={}) for phase in phases]
 
 
 def seconds_per_step(
     arguments: argparse.Namespace, phase: Phase, num_photos: int, num_classes: int, kind: type[Step], share: float = 1.0
 ) -> float:
     """Of random photos that are ready."""
-    side = 64 if arguments.tiny else 224
+    side = 64 if arguments.backbone == "tiny" else 224
     images = torch.randn(num_photos, 3, side, side, device=device()).to(memory_format=torch.channels_last)
     labels = torch.randint(num_classes, (num_photos,), device=device())
     batch = Batch(images, labels, labels % 2 == 0, share)
@@ -197,7 +209,7 @@ def stepper(phase: Phase, kind: type[Step]) -> Callable[[Batch], None]:
 
 def timed(run: Callable[[Batch], None], batch: Batch, num_steps: int) -> float:
     """Seconds per step."""
-    for _ in range(WARM_UP):
+    for _ in range(WARM_UP if torch.cuda.is_available() else 1):
         run(batch)
     synchronize()
     started = time.perf_counter()
@@ -294,7 +306,15 @@ class PeakMemory:
 
     gigabytes = own_gigabytes = 0.0
 
+    @property
+    def here(self) -> float:
+        """GB on the GPU, or of main memory without one."""
+        return torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else self.gigabytes
+
     def __enter__(self) -> "PeakMemory":
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
@@ -336,32 +356,55 @@ def memory_of(process: int) -> tuple[float, float]:
 
 
 def classes(arguments: argparse.Namespace) -> list[Row]:
-    """Main and drift phase with 10,000 classes against 100, of which a tenth is new."""
-    many, batch = (200, 4) if arguments.tiny else (10_000, arguments.batch)
-    rows = []
+    """Phases, saved model and evaluation with 10,000 classes against 100. A tenth of the classes is new."""
+    many = 200 if arguments.tiny else 10_000
+    costs = {num: costs_of(num, arguments) for num in (100, many)}
+
+    def row(name: str, cost: str, unit: str, **facts: float) -> Row:
+        value, peer = costs[many][cost], costs[100][cost]
+        ratio = round(value / peer, 2)
+        return {
+            "name": name,
+            "value": value,
+            "unit": unit,
+            "peer": "100 classes",
+            "peer_value": peer,
+            "ratio": ratio,
+        } | facts
+
+    step = f"ms per step of {arguments.batch} photos, {arguments.backbone}"
+    parts = [
+        ("step_10000_over_100_classes", "main_ms", step, ("main_gb", "main_parameters")),
+        ("drift_step_10000_over_100_classes", "drift_ms", step, ("drift_gb", "drift_parameters")),
+        ("bundle_10000_over_100_classes", "bundle_mb", "MB without exemplars", ()),
+        ("evaluate_10000_over_100_classes", "evaluate_ms", "ms per photo, two protocols", ("evaluate_gb",)),
+    ]
+    return [row(name, cost, unit, **{fact: costs[many][fact] for fact in facts}) for name, cost, unit, facts in parts]
+
+
+def costs_of(num: int, arguments: argparse.Namespace) -> dict[str, float]:
+    costs: dict[str, float] = {}
     for number, name in enumerate(("main", "drift")):
-        seconds, memory = {}, {}
-        for num in (100, many):
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
-            phase = phase_of("fdcnet", num - num // 10, num // 10, arguments, number)
-            seconds[num] = seconds_per_step(arguments, phase, batch, num, RecordedStep)
-            memory[num] = torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0
-            parameters = sum(parameter.numel() for parameter in phase.parameters.values())
-        rows.append(
-            {
-                "name": f"{'' if name == 'main' else 'drift_'}step_10000_over_100_classes",
-                "value": round(1000 * seconds[many], 1),
-                "unit": f"ms per step of {batch} photos",
-                "peer": "100 classes",
-                "peer_value": round(1000 * seconds[100], 1),
-                "ratio": round(seconds[many] / seconds[100], 2),
-                "gpu_memory_gb": round(memory[many], 1),
-                "million_parameters": round(parameters / 1e6, 1),
-            }
-        )
-    return rows
+        state, phases = later_task("fdcnet", num - num // 10, num // 10, arguments)
+        with PeakMemory() as peak:
+            seconds = seconds_per_step(arguments, phases[number], arguments.batch, num, RecordedStep)
+        costs[f"{name}_ms"], costs[f"{name}_gb"] = round(1000 * seconds, 1), round(peak.here, 2)
+        costs[f"{name}_parameters"] = sum(parameter.numel() for parameter in phases[number].parameters.values())
+    with tempfile.TemporaryDirectory() as folder, PeakMemory() as peak:
+        save_bundle(state, Path(folder) / "model")
+        files = (Path(folder) / "model").rglob("*")
+        costs["bundle_mb"] = round(sum(file.stat().st_size for file in files if file.is_file()) / 1e6, 1)
+        photos = generated(Path(folder) / "photos", 4 * arguments.batch, 256)
+        config, method = state.config, find_method("fdcnet")()
+        runtime = Runtime(device(), autocast_for(device(), "auto"))
+        cache = PixelCache.build(photos, config.data.size, None, device())
+        protocols = [replace(config.protocols[0], classifier="head", compensated=kind) for kind in (True, False)]
+        state.network.eval()
+        started = time.perf_counter()
+        measure(state, method, runtime, cache, protocols)
+        costs["evaluate_ms"] = round(1000 * (time.perf_counter() - started) / len(photos), 1)
+    costs["evaluate_gb"] = round(peak.here, 2)
+    return costs
 
 
 ROWS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {

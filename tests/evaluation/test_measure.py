@@ -9,7 +9,7 @@ from fdcnet.config import Config, Protocol
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import BoxXYXY, Record
 from fdcnet.errors import UserError
-from fdcnet.evaluation.measure import examples_of, measure, pick_examples, targets_of
+from fdcnet.evaluation.measure import examples_of, measure, photos_at_a_time, pick_examples, targets_of
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import Method, State
 from fdcnet.models.network import new_network
@@ -99,3 +99,9 @@ def test_the_facts_of_an_example_are_those_of_its_row(small_config: Make) -> Non
     assert facts["box"] == table.box[1].tolist()
     assert facts["true_boxes"] == [[0.0, 0.0, 20.0, 20.0]]
     assert facts["iou"] == pytest.approx(float(table.iou[1]))
+
+
+def test_many_classes_are_evaluated_on_fewer_photos_at_a_time() -> None:
+    sizes = [photos_at_a_time("cuda", num) for num in (0, 200, 1000, 2000, 10_000, 10**6)]
+    assert sizes == [256, 256, 256, 128, 25, 1]
+    assert photos_at_a_time("cpu", 10_000) == 3

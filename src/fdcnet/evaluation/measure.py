@@ -23,7 +23,8 @@ from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.record import Example
 
 EXAMPLES_PER_TASK = 3
-BATCH = {"cpu": 32, "cuda": 256}  # photos
+BATCH = {"cpu": 32, "cuda": 256}  # photos, with up to MANY classes
+MANY = 1000  # classes; with more, fewer photos at a time, because each has the maps of all classes
 EXAMPLES_AT_END = 240  # photos after the last task, shared by all classes
 MOST_PER_CLASS = 6
 
@@ -46,7 +47,7 @@ def measure(
         targets[share.start : share.stop],
         [for_model(protocol, state) for protocol in protocols],
         crop=state.config.data.crop,
-        batch_size=BATCH[runtime.device.type],
+        batch_size=photos_at_a_time(runtime.device.type, len(state.classes)),
         sweep=sweep,
         keep=[row - share.start for row in keep if row in share],
         progress=lambda done, total: runtime.listener.progress("measuring", done, total),
@@ -54,6 +55,10 @@ def measure(
     if not is_shared(len(targets)):
         return tables
     return [Table.joined(parts) for parts in zip(*joined_objects(tables), strict=True)]
+
+
+def photos_at_a_time(device: str, num_classes: int) -> int:
+    return max(1, BATCH[device] * MANY // max(num_classes, MANY))
 
 
 def for_model(protocol: Protocol, state: State) -> Protocol:
