@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fdcnet.models.kernels import depthwise
+from fdcnet.models.kernels import depthwise, own_kernels
 from fdcnet.models.kernels.depthwise import Padding, depthwise_conv2d
 
 Conv = Callable[[Tensor, Tensor, int, Padding, int], Tensor]
@@ -238,4 +238,5 @@ if __name__ == "__main__":
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False
     print(torch.cuda.get_device_name(), "torch", torch.__version__, "triton", depthwise.triton.__version__)
-    (sweep if arguments.sweep else compare)(arguments.batch)
+    with own_kernels():
+        (sweep if arguments.sweep else compare)(arguments.batch)
