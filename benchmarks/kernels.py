@@ -3,7 +3,7 @@
     python benchmarks/kernels.py [--backbones mobilenet_v1 inception_v3] [--batches 64 256]
 
 A layer is a convolution with its batch norm and activation, forward and backward, in bfloat16 and channels last.
-Training uses our kernels only in recorded steps. The last row is the whole network in evaluation, which is not recorded.
+Training uses our kernels only in recorded steps. The last row is the whole network in evaluation (not recorded).
 Without a GPU both ways are PyTorch's, which checks the script only.
 """
 
