@@ -70,9 +70,10 @@ def _ask(worker: Worker, question: bytes) -> bytes:
     try:
         worker.stdin.write(question)
         worker.stdin.flush()
-        return worker.stdout.readline()
+        answer = worker.stdout.readline()
     except OSError:
         return b""
+    return answer if answer.endswith(b"\n") else b""
 
 
 def _prediction(answer: dict[str, Any]) -> dict[str, Any]:
