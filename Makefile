@@ -6,7 +6,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 # Waiting threads that sleep instead of spinning: several times as fast where other programs want the same cores.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help setup demo test test-long soak test-oldest test-newest wheel-test lint docs results lock sbom audit clean
+.PHONY: help setup demo test test-long soak bench test-oldest test-newest wheel-test lint docs results lock sbom audit clean
 
 help:
 	@echo "make setup   create .venv with the fdcnet command"
@@ -19,6 +19,7 @@ help:
 	@echo "make lock    write requirements.lock: the pins of constraints.txt with hashes (needs a network)"
 	@echo "make sbom    list all packages of .venv as CycloneDX in build/sbom.json"
 	@echo "make audit   look up known vulnerabilities of the pinned packages (needs a network)"
+	@echo "make bench   training speed and scale on a GPU, written to results/performance.json and results/scale.json"
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    build the documentation as a site in site/"
 	@echo "make results   write the tables and figures of results/, docs/results.md and README.md from the JSON files"
@@ -39,6 +40,10 @@ docs: .venv/docs.done
 	@echo "Open site/index.html"
 results: .venv/setup.done
 	$(BIN)/python docs/results_pages.py
+bench: .venv/dev.done
+	$(BIN)/python benchmarks/training.py --json results/performance.json
+	$(BIN)/python benchmarks/scale.py --json results/scale.json
+	$(BIN)/python benchmarks/kernels.py
 soak: .venv/dev.done
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak --row "$(ROW)"
 

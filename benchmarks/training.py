@@ -61,6 +61,8 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     if arguments.tiny:
         arguments.batch = 2
+    elif not torch.cuda.is_available():
+        raise SystemExit("These rows need a GPU. --tiny checks the script without one.")
     for name in arguments.rows:
         row = ROWS[name](name, arguments)
         print(row, flush=True)
