@@ -62,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         assert process.stdout is not None
         link = process.stdout.readline().strip()
         photos = [record.path.read_bytes() for record in dataset.test]
-        with httpx.Client(base_url=link, timeout=120) as client:
+        with httpx.Client(base_url=link, timeout=300) as client:
             server = Server(client, process.pid, root / "model", photos, third)
             yield server
         workers = server.workers()
