@@ -43,5 +43,5 @@ def printable(text: str) -> str:
 
 
 def count(amount: int, one: str) -> str:
-    """1 photo, 2 photos, 1,200 classes."""
-    return f"{amount:,} {one}{'' if amount == 1 else 'es' if one.endswith('s') else 's'}"
+    """1 photo, 2 photos, 1,200 classes, 3 boxes."""
+    return f"{amount:,} {one}{'' if amount == 1 else 'es' if one.endswith(('s', 'x')) else 's'}"

@@ -246,7 +246,7 @@ def test_look_teach_see_and_go_back(browser: Any, server: tuple[str, Path], phot
     expect(page.locator("#classes li").nth(2).locator("img")).to_have_count(4)
     strip = page.locator("#classes li").nth(0).locator(".strip")
     expect(strip).to_have_attribute("aria-label", re.compile(r"^Version 1: \d+.% after; Version 2: \d+.% before, "))
-    expect(strip.locator("i:not(.none)")).to_have_count(3)
+    expect(strip.locator("i")).to_have_count(3)
     visit.check_accessibility()
     for row, version in enumerate(versions(model)):  # as 'fdcnet history' writes it
         size = f"{round(version.num_bytes / 1e6, 1):g} MB"
@@ -598,6 +598,35 @@ def test_check_boxes_with_mouse_and_keyboard(
     visit.end()
 
 
+def test_checked_boxes_train_the_model_only_when_asked(
+    browser: Any, server: tuple[str, Path], photos: Dataset, tmp_path: Path
+) -> None:
+    visit, model = Visit(browser, server[0], viewport={"width": 390, "height": 844}), server[1]
+    page, expect = visit.page, playwright.expect
+    choose_folders(page, photos, tmp_path, *photos.classes[:2])
+    page.click("#label-start")
+    learn_button, said = page.locator("#label-learn"), page.locator("#label-learning span")
+    expect(learn_button).to_be_disabled()
+    expect(said).to_contain_text("Checked boxes do not train the model unless you ask for it.")
+    for number in (2, 3):
+        page.keyboard.press("a")
+        expect(page.locator("#label-place")).to_have_text(f"Photo {number} of 6")
+    expect(said).to_contain_text("Learn from 2 checked boxes to make a new version, which draws the other 4 again.")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    visit.check_accessibility()
+    assert len(versions(model)) == 1
+    learn_button.click()
+    expect(page.locator("#label-busy")).to_have_text("Learning from boxes")
+    expect(said).to_contain_text("Version 2 learned from 2 checked boxes, and 4 other boxes were drawn again.")
+    expect(page.locator("#label-summary")).to_have_text("6 photos: 2 checked, 0 of them rejected.")
+    assert [version.box_training for version in versions(model)] == ["", "boxes learned from 2 checked boxes"]
+    page.click("nav >> text=Model")
+    expect(page.locator("#versions tbody tr").nth(1)).to_contain_text("boxes learned from 2 checked boxes")
+    page.click("text=Use this one")
+    expect(page.locator("#versions tbody tr").nth(0)).to_contain_text("in use")
+    visit.end()
+
+
 def drag(page: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
     page.mouse.move(*start)
     page.mouse.down()
@@ -637,6 +666,48 @@ def test_check_boxes_with_a_finger_and_teach_unknown_classes(
     expect(page.locator("#label-place")).to_have_text("Photo 2 of 3")
     visit.check_accessibility()
     visit.end()
+
+
+def test_refine_the_boxes_while_the_instant_version_answers(browser: Any, photos: Dataset, tmp_path: Path) -> None:
+    model, small = tmp_path / "shapes", ("data.size=56", "data.crop=48", "model.head_width=16", "train.batch_size=8")
+    first = Dataset("first", photos.classes[:2], tuple(of(photos.train, *photos.classes[:2])))
+    learn(model, first, full=False, backbone="tiny", epochs=1, device="cpu", overrides=small)
+    with serving(model) as link:
+        visit = Visit(browser, link)
+        page, expect, new = visit.page, playwright.expect, photos.classes[2]
+        page.click("nav >> text=Teach")
+        page.fill(".card input[type=text]", new)
+        page.set_input_files(".card input[type=file]", [record.path for record in of(photos.train, new)])
+        page.click("#start")
+        title = page.locator("#lesson-title")
+        expect(title).to_have_text(f"Learned {new}")  # in one pass: usable at once
+        visit.check_accessibility()
+
+        # Cancel once, then to the end. Version 2 answers meanwhile.
+        page.click("#outcome >> text=Refine the boxes")
+        expect(title).to_have_text("Refining the boxes")
+        page.wait_for_selector("#lesson-curves polyline", state="attached")
+        page.click("nav >> text=Try")
+        visit.try_photo(of(photos.test, new)[0].path)
+        expect(page.locator(".guess")).to_have_count(3)
+        answer = page.locator("#answer-class").text_content()
+        page.click("nav >> text=Teach")
+        page.click("#cancel")
+        expect(title).to_have_text("Cancelled")
+        assert len(versions(model)) == 2
+        page.click("nav >> text=Model")
+        page.click("#refine button")
+        expect(title).to_have_text("Refined the boxes", timeout=180_000)
+        expect(page.locator("#outcome")).to_contain_text("Photos are classified as before")
+        expect(page.locator("#outcome h3")).to_have_text("Held-out photos")
+        expect(page.locator("#outcome rect.was")).to_have_count(8)
+        visit.check_accessibility()
+        page.click("nav >> text=Try")
+        expect(page.locator("#answer-class")).to_have_text(answer)
+        page.click("nav >> text=Teach")
+        page.click("#roll-back")
+        expect(page.locator("#lesson-line")).to_have_text("Rolled back: version 2 is in use.")
+        visit.end()
 
 
 def test_a_second_tab_sees_the_lesson_and_can_cancel_it(

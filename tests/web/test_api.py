@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,24 @@ def test_a_lesson_and_the_way_back(client: TestClient, home: Path, model: Path, 
     assert refused(client.post("/api/rollback?of=3"), 409) == "Version 2 is in use, not version 3."
     assert client.get("/api/model").json()["version"] == 2
     assert "passwd" not in "".join(file.read_text("utf-8") for file in model.rglob("manifest.jsonl"))
+
+
+def test_a_refinement_is_a_version_of_its_own(
+    client: TestClient, home: Path, model: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert client.get("/api/model").json()["can_refine"]
+    photo = photos(home, fourth(home))[0]
+    before = client.post("/api/predict", content=photo).json()
+    monkeypatch.setattr(runners, "refine", partial(runners.refine, epochs=1))
+    answer = client.post("/api/lesson/refine")
+    assert answer.status_code == 202 and answer.json()["is_refinement"]
+    lesson = finished(client)
+    assert lesson["state"] == "done" and lesson["report"]["version"] == 3 and lesson["report"]["can_roll_back"]
+    assert len(lesson["epochs"]) == 1 and uploads(temporary) == []
+    assert client.get("/api/history").json()[-1]["box_training"] == "boxes refined"
+    after = client.post("/api/predict", content=photo).json()
+    assert (after["class"], after["score"]) == (before["class"], pytest.approx(before["score"], abs=1e-3))
+    assert client.post("/api/rollback?of=3").json()["version"] == 2
 
 
 def test_two_who_take_back_the_same_version_take_back_one(

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import shutil
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -11,14 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from PIL import Image
 from starlette.testclient import TestClient
 
+from fdcnet.data.records import Dataset
+from fdcnet.data.synthetic import make_synthetic
 from fdcnet.inference.localizer import Localizer
+from fdcnet.store.bundle import load_bundle
+from fdcnet.store.versions import versions
 from fdcnet.teaching.label import label
 from fdcnet.teaching.label_boxes import box_photos
-from fdcnet.web import labels
+from fdcnet.teaching.label_photos import KnownPhoto
+from fdcnet.teaching.learn import learn
+from fdcnet.web import box_lesson, labels
 from fdcnet.web.app import make_app
 from fdcnet.web.labels import safe_name
 
@@ -56,7 +64,7 @@ def upload(client: TestClient, photos: dict[str, list[Path]]) -> dict[str, Any]:
 def boxed(client: TestClient) -> dict[str, Any]:
     for _ in range(1200):
         found: dict[str, Any] = client.get("/api/labels").json()
-        if found["state"] != "boxing":
+        if found["state"] not in ("boxing", "learning"):
             return found
         time.sleep(0.05)
     raise AssertionError("the boxing does not end")
@@ -190,6 +198,96 @@ def test_discarded_photos_are_deleted(
             break
         time.sleep(0.05)
     assert list(temporary.glob("*/upload-*")) == []
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Path]:
+    """Photos of two classes, and a model that learned them."""
+    root = tmp_path_factory.mktemp("learned")
+    photos = make_synthetic(root / "photos", num_classes=2, train_per_class=6, test_per_class=0, size=64)
+    small = ("data.size=64", "data.crop=56", "model.head_width=16", "train.batch_size=4")
+    learn(root / "model", photos, full=False, backbone="tiny", epochs=1, overrides=small, device="cpu")
+    return photos, root / "model"
+
+
+@pytest.fixture
+def learner(
+    learned: tuple[Dataset, Path], tmp_path: Path, temporary: Path
+) -> Iterator[tuple[TestClient, dict[str, list[Path]], Path]]:
+    """A server, three photos of each class, and its model."""
+    dataset, model = learned[0], Path(shutil.copytree(learned[1], tmp_path / "model"))
+    files = {name: [r.path for r in dataset.train if r.label == name][:3] for name in dataset.classes}
+    with TestClient(make_app(model, device="cpu"), HERE) as client:
+        yield client, files, model
+    assert list(temporary.iterdir()) == []
+
+
+def test_checked_boxes_train_the_model_when_asked(learner: tuple[TestClient, dict[str, list[Path]], Path]) -> None:
+    client, photos, model = learner
+    before = load_bundle(model).network.state_dict()
+    upload(client, photos)
+    assert refused(client.post("/api/labels/learn"), 409) == "There are no checked boxes to learn from."
+    for number in (0, 1):
+        put(client, number, [4, 4, 24, 24])
+    put(client, 2, None)
+    assert len(versions(model)) == 1  # corrections alone train nothing
+
+    assert client.post("/api/labels/learn").json()["state"] == "learning"
+    found = boxed(client)
+    assert found["learned"] == {"version": 2, "num_boxes": 2, "num_redrawn": 3}
+    photos_now = {photo["number"]: photo for photo in found["photos"]}
+    assert [photos_now[number]["box"] for number in (0, 1, 2)] == [[4, 4, 24, 24], [4, 4, 24, 24], None]
+    scores = [photo["confidence"] for photo in found["photos"]]
+    assert scores == sorted(scores)  # least certain first, again
+    localizer = Localizer.load(model, "cpu")
+    names = {f"{name}/{path.name}": (name, path) for name in photos for path in photos[name]}
+    unchecked = [(photos_now[number]["name"], *names[photos_now[number]["name"]]) for number in (3, 4, 5)]
+    wanted = [KnownPhoto(path, name, (label,)) for name, label, path in unchecked]
+    for number, boxed_again in zip((3, 4, 5), box_photos(localizer, wanted, lambda *_: None), strict=True):
+        assert photos_now[number]["box"] == pytest.approx(boxed_again.annotations[0].box_xyxy)
+
+    after = load_bundle(model).network.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"localizer.weight", "localizer.bias"}
+    assert client.get("/api/history").json()[-1]["box_training"] == "boxes learned from 2 checked boxes"
+    assert client.get("/api/history").json()[-1]["added"] == []
+    assert client.post("/api/rollback?of=2").json()["version"] == 1
+
+
+def test_learning_from_boxes_can_be_cancelled_and_excludes_lessons(
+    learner: tuple[TestClient, dict[str, list[Path]], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, photos, model = learner
+    before = upload(client, photos)["photos"]
+    put(client, 0, before[0]["found"])
+    started = threading.Event()
+
+    def slow(*arguments: Any) -> None:
+        listener = arguments[5]
+        for step in range(9000):
+            listener.progress("learning from boxes", step, 9000)
+            started.set()
+            time.sleep(0.02)
+
+    monkeypatch.setattr(box_lesson, "learn_from_boxes", slow)
+    client.post("/api/labels/learn")
+    assert started.wait(60)
+    assert "already running" in refused(client.post("/api/lesson", files=form(photos)), 409)
+    assert "already running" in refused(client.post("/api/lesson/refine"), 409)
+    assert "no boxes to check" in refused(client.post("/api/labels/learn"), 409)
+    client.delete("/api/labels/learn")
+    found = boxed(client)
+    assert found["state"] == "ready" and found["learned"] is None and len(found["photos"]) == len(before)
+    assert found["photos"][0]["reviewed"] and len(versions(model)) == 1
+    assert client.post("/api/rollback").status_code == 400  # nothing is reserved any more: there is no earlier version
+
+
+def test_a_model_with_drift_modules_cannot_learn_from_boxes(client: TestClient, photos: dict[str, list[Path]]) -> None:
+    found = upload(client, photos)["photos"]
+    put(client, 0, found[0]["found"])
+    client.post("/api/labels/learn")
+    after = boxed(client)
+    assert after["state"] == "ready" and "drift modules" in after["problem"] and after["learned"] is None
 
 
 def test_photos_keep_their_names_and_their_folder(client: TestClient, photos: dict[str, list[Path]]) -> None:

@@ -14,6 +14,7 @@ from fdcnet.cli.console import console, percent, stop_message, watcher
 from fdcnet.teaching import BACKBONE, HOLDOUT, KEEP, MEMORY_PER_CLASS
 
 if TYPE_CHECKING:
+    from fdcnet.store.versions import Version
     from fdcnet.teaching.learn import LearnReport
 
 COLUMNS = {"top1_cls": "class right", "gt_known": "box right", "top1_loc": "both right"}
@@ -118,7 +119,7 @@ def history(model: options.Model) -> None:
             f"{version.number}{' *' if version.current else ''}",
             version.created.astimezone().strftime("%Y-%m-%d\n%H:%M"),
             str(len(version.classes)),
-            Text(_names(version.added, version.learned.get("more", ()))),  # [brackets] are not markup
+            Text(_names(version)),  # [brackets] are not markup
             *_both(version.learned),
             f"{version.num_bytes / 1e6:.1f} MB",
         )
@@ -173,7 +174,9 @@ def _both(learned: Mapping[str, Any]) -> list[str]:
     return [names, *("\n".join(percent(accuracy[key]) for _, accuracy in found) for key in COLUMNS)]
 
 
-def _names(added: tuple[str, ...], more: list[str] | tuple[str, ...]) -> str:
-    names = [*added, *(f"more of {name}" for name in more)]
+def _names(version: "Version") -> str:
+    if version.box_training:
+        return version.box_training
+    names = [*version.added, *(f"more of {name}" for name in version.learned.get("more", ()))]
     shown = ", ".join(name if len(name) <= 30 else f"{name[:29]}…" for name in names[:3])
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

@@ -1,7 +1,7 @@
 """Evaluate a model of `fdcnet learn` on the photos that it holds out, and write the results as a run folder."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,5 +94,5 @@ def _facts(model: Path, state: State, device: str) -> dict[str, Any]:
 
 def _lesson(version: Version) -> dict[str, Any]:
     known = {key: version.learned[key] for key in LESSON if key in version.learned}
-    facts = {key: value for key, value in asdict(version).items() if key in ("number", "current", "added")}
+    facts = {key: getattr(version, key) for key in ("number", "current", "added", "box_training")}
     return known | facts | {"created": version.created.isoformat(), "num_classes": len(version.classes)}

@@ -165,6 +165,7 @@ def _lesson_table(lessons: Sequence[Mapping[str, Any]]) -> Table:
     for lesson in lessons:
         added = [readable(name) for name in lesson["added"]]
         added += [f"more photos of {readable(name)}" for name in lesson.get("more") or []]
+        added += [lesson["box_training"]] if lesson.get("box_training") else []
         version = f"{lesson['number']}{' (current)' if lesson['current'] else ''}"
         facts = (version, moment(lesson["created"]), lesson["num_classes"], ", ".join(added))
         time = duration(lesson["seconds"]) if lesson.get("seconds") else ""

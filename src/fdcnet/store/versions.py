@@ -19,7 +19,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from fdcnet.errors import UserError
+from fdcnet.errors import UserError, count
 from fdcnet.files import (
     LOCK,
     creating,
@@ -79,6 +79,14 @@ class Version:
     num_tasks: int
     added: tuple[str, ...]  # classes that are new in this version
     learned: Mapping[str, Any]  # learned.json; empty if `fdcnet train` wrote it
+
+    @property
+    def box_training(self) -> str:
+        """How the boxes were trained, if this version differs in its boxes alone."""
+        num_boxes = self.learned.get("boxes")
+        if num_boxes:
+            return f"boxes learned from {count(num_boxes, 'checked box')}"
+        return "boxes refined" if self.learned.get("refined") else ""
 
     @property
     def num_bytes(self) -> int:
@@ -290,7 +298,7 @@ def _version(path: Path, number: int, current: bool) -> Version:
     learned = _learned(path, description)
     with reading(path / LEARNED):
         created = datetime.fromisoformat(learned["created"]) if learned else changed
-        added = tuple(map(str, learned.get("added", classes)))
+        added = tuple(map(str, learned.get("added", () if learned.get("boxes") else classes)))
     return Version(
         number=number,
         path=path,

@@ -40,7 +40,13 @@ def checked_boxes(photos: Iterable[LabelledPhoto]) -> list[Example]:
 
 
 def learn_from_boxes(
-    model: Path, target: Path, examples: Sequence[Example], device: str, cache_dir: Path | None, listener: Listener
+    model: Path,
+    target: Path,
+    examples: Sequence[Example],
+    device: str,
+    cache_dir: Path | None,
+    listener: Listener,
+    keep: int = KEEP,
 ) -> None:
     """Train the localizer of `model` on checked boxes and save the result as a new version of `target`."""
     with writing(target):
@@ -53,7 +59,7 @@ def learn_from_boxes(
         runtime = Runtime.of(replace(state.config, device=device), cache_dir, listener)
         runtime.place(state.network)
         train_localizer(state, runtime, examples)
-        add_version(state, target, {"light": light, "boxes": len(examples)}, KEEP)
+        add_version(state, target, {"light": light, "boxes": len(examples)}, keep)
 
 
 def train_localizer(state: State, runtime: Runtime, examples: Sequence[Example]) -> None:

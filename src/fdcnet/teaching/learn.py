@@ -244,7 +244,7 @@ def _teach(
     """Evaluate, learn, evaluate again; -> accuracies by their names in `LearnReport`"""
     task, new, more, light = lesson.task, lesson.new, lesson.more, state.config.train.views > 0
     old_test, new_test = _joined(state.held_out, lesson.more_test), lesson.new_test
-    old_before = _accuracy(state, runtime, old_test)
+    old_before = accuracy_of(state, runtime, old_test)
 
     for line in defaults.describe(state, runtime, task, len(more), len(old_test) + len(new_test), trains):
         runtime.listener.note(line)
@@ -264,8 +264,8 @@ def _teach(
         state.task_sizes.pop()  # further photos of known classes are not a task
     accuracies = {
         "old_before": old_before,
-        "old_after": _accuracy(state, runtime, old_test),
-        "new_after": _accuracy(state, runtime, new_test),
+        "old_after": accuracy_of(state, runtime, old_test),
+        "new_after": accuracy_of(state, runtime, new_test),
     }
     state.held_out = _first_of_each(_joined(old_test, new_test), state.classes)
     state.photo_history = lesson.history
@@ -287,8 +287,8 @@ def _learn_light(state: State, lesson: _Lesson, runtime: Runtime, journal: Journ
         add_classes(state, runtime, task, lesson.new, features[: len(lesson.new)])
 
 
-def _accuracy(state: State, runtime: Runtime, photos: PixelCache) -> Accuracy | None:
-    if not len(photos):
+def accuracy_of(state: State, runtime: Runtime, photos: PixelCache | None) -> Accuracy | None:
+    if photos is None or not len(photos):
         return None
     protocol = state.config.protocols[0]
     [table] = measure(state, find_method(state.config.method)(), runtime, photos, [protocol])

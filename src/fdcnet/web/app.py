@@ -55,7 +55,7 @@ def make_app(
     models = ServedModels(path, device)
     models.own.refuse_other_folders()
     runner = LessonRunner(models, keep)
-    labelling = Labelling(models, runner.workspace)
+    labelling = Labelling(models, runner)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -157,6 +157,12 @@ def _add_lesson_routes(app: FastAPI, runner: LessonRunner) -> None:
     def teach_example() -> schemas.LessonInfo:
         """Teach three generated classes. Only for a model that does not exist yet; the first lesson replaces them."""
         runner.start_example()
+        return current()
+
+    @app.post("/api/lesson/refine", status_code=202, responses={409: {"model": schemas.Problem}})
+    def start_refinement() -> schemas.LessonInfo:
+        """Train the boxes on the photos that the model keeps. Makes a new version; the old one answers meanwhile."""
+        runner.start_refinement()
         return current()
 
     @app.get("/api/example/photos/{number}", response_class=Response, responses=NO_PHOTO)

@@ -51,7 +51,8 @@ def _of_old_classes(upload: Upload, held_out: PixelCache | None) -> Iterator[tup
         return
     rows = {id(record): row for row, record in enumerate(held_out.records)}
     old = [record for record in held_out.records if record.label not in upload.classes]
-    for record in _round_robin(old, NUM_PHOTOS):
+    is_refinement = not upload.records  # what was added last changes most
+    for record in _round_robin(reversed(old), 2 * NUM_PHOTOS) if is_refinement else _round_robin(old, NUM_PHOTOS):
         row = rows[id(record)]
         width, height = held_out.sizes[row].tolist()
         scale = SIDE / max(width, height)

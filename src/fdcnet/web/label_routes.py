@@ -50,6 +50,19 @@ def add_label_routes(app: FastAPI, labelling: Labelling) -> None:
         labelling.discard()
         return current()
 
+    @app.post("/api/labels/learn", status_code=202, responses=CONFLICT)
+    def learn_boxes() -> schemas.LabelsInfo:
+        """Train the localizer on the checked boxes, as a new version of the model. Then draw the other boxes again."""
+        labelling.learn_boxes()
+        return current()
+
+    @app.delete("/api/labels/learn")
+    def cancel_learning() -> schemas.LabelsInfo:
+        """Stop learning from boxes. The photos and their boxes stay."""
+        if labelling.labels and labelling.labels.lesson:
+            labelling.labels.lesson.cancel.set()
+        return current()
+
     @app.get("/api/labels/photos/{number}", response_class=Response, responses=CONFLICT)
     async def photo(number: int, small: Annotated[bool, Query(description="A thumbnail.")] = False) -> Response:
         """The photo as JPEG."""

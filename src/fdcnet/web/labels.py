@@ -10,7 +10,7 @@ import threading
 import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -23,13 +23,14 @@ from fdcnet.inference.localizer import Localizer
 from fdcnet.teaching.label_boxes import LabelledPhoto, box_photos
 from fdcnet.teaching.label_corrections import Correction, apply_correction, checked
 from fdcnet.teaching.label_files import FORMATS, place_photos, write_format
+from fdcnet.teaching.label_learning import checked_boxes
 from fdcnet.teaching.label_photos import KnownPhoto
 from fdcnet.teaching.label_shapes import Shape
+from fdcnet.web.box_lesson import BoxLesson
 from fdcnet.web.guard import Refused
-from fdcnet.web.model import ServedModels
-from fdcnet.web.runner import FAILURES, lower_priority
+from fdcnet.web.model import ServedModel, ServedModels
+from fdcnet.web.runner import FAILURES, LessonRunner, lower_priority
 from fdcnet.web.uploads import Upload
-from fdcnet.web.workspace import Workspace
 
 log = logging.getLogger(__name__)
 UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|]')
@@ -62,30 +63,33 @@ class CheckedPhoto:
 
 
 class LabelSet:
-    """One upload. Its photos are in the order in which they should be checked: least certain first."""
+    """One upload. A photo keeps its number, also when its box is drawn again."""
 
     def __init__(self, upload: Upload) -> None:
-        self.upload, self.state = upload, "boxing"  # then ready or failed
+        self.upload, self.state = upload, "boxing"  # then ready or failed; learning, while a box lesson runs
         self.photos: list[CheckedPhoto] = []
+        self.lesson: BoxLesson | None = None  # the one that is running, or the last one
         self.discarded = threading.Event()
         self._num_boxed = 0
         self._outcome: dict[str, Any] = {}
 
     def info(self) -> dict[str, Any]:
-        photos = self.photos if self.state == "ready" else []
+        photos = list(enumerate(self.photos)) if self.state == "ready" else []
+        photos.sort(key=lambda numbered: numbered[1].found.confidence)
         return {
             "state": self.state,
             "classes": self.upload.classes,
             "num_boxed": self._num_boxed,
             "num_photos": len(self.upload.records),
-            "photos": [photo.info(number) for number, photo in enumerate(photos)],
+            "photos": [photo.info(number) for number, photo in photos],
             "skipped": self.upload.skipped,
+            **(self.lesson.info() if self.lesson else {}),
             **self._outcome,
         }
 
     def box(self, localizer: Localizer) -> None:
         try:
-            photos = list(self._boxed(localizer))
+            photos = list(self._boxed(localizer, known_photos(self.upload)))
             self.photos = [CheckedPhoto(photo, photo) for photo in sorted(photos, key=lambda photo: photo.confidence)]
             self.state = "ready"
         except (UserError, *FAILURES) as error:
@@ -96,15 +100,41 @@ class LabelSet:
             if self.discarded.is_set():
                 self.upload.delete()
 
-    def _boxed(self, localizer: Localizer) -> Iterator[LabelledPhoto]:
+    def learn(self, lesson: BoxLesson, model: ServedModel, keep: int, reservation: AbstractContextManager[Any]) -> None:
+        """Train on the checked boxes, then draw those again that nobody has checked."""
+        with reservation:
+            try:
+                lesson.run(model, keep, lambda lesson: self._draw_again(lesson, model.localizer()))
+            finally:
+                self.state = "ready"
+                if self.discarded.is_set():
+                    self.upload.delete()
+
+    def _draw_again(self, lesson: BoxLesson, localizer: Localizer) -> int:
+        numbers = {photo.found.name: number for number, photo in enumerate(self.photos) if not photo.now.reviewed}
+        wanted = [photo for photo in known_photos(self.upload) if photo.name in numbers]
+        found = []
+        for photo in self._boxed(localizer, wanted):
+            found.append(photo)
+            lesson.redrawing(len(found), len(wanted))
+        for photo in found:
+            self.photos[numbers[photo.name]] = CheckedPhoto(photo, photo)
+        return len(found)
+
+    def _boxed(self, localizer: Localizer, wanted: Sequence[KnownPhoto]) -> Iterator[LabelledPhoto]:
         def skip(name: str, reason: str) -> None:
             self.upload.skipped.append({"name": name, "reason": reason})
 
-        for photo in box_photos(localizer, known_photos(self.upload), skip):
+        for photo in box_photos(localizer, wanted, skip):
             if self.discarded.is_set():
                 return
             self._num_boxed += 1
             yield photo
+
+    def stop(self) -> None:
+        self.discarded.set()
+        if self.lesson:
+            self.lesson.cancel.set()
 
     def correct(self, number: int, box: BoxXYXY | None) -> None:
         """Accept the box (the one that was found) or replace it. None rejects the photo."""
@@ -139,8 +169,8 @@ class LabelSet:
 class Labelling:
     """Boxes one upload at a time, in a thread of its own."""
 
-    def __init__(self, models: ServedModels, workspace: Workspace) -> None:
-        self.models, self.workspace = models, workspace
+    def __init__(self, models: ServedModels, runner: LessonRunner) -> None:
+        self.models, self.runner, self.workspace = models, runner, runner.workspace
         self.labels: LabelSet | None = None
         self._pool = ThreadPoolExecutor(1, "label", initializer=lower_priority)
         self._reserved, self._exporting = threading.Lock(), threading.Lock()
@@ -167,6 +197,17 @@ class Labelling:
         self.labels = LabelSet(upload)
         self._pool.submit(self.labels.box, localizer)
 
+    def learn_boxes(self) -> None:
+        """Train the localizer on the checked boxes. No lesson can run at the same time."""
+        labels, model = self.ready, self.models.current
+        refuse_unknown(labels.upload.classes, model.localizer().classes)
+        if not any(photo.now.reviewed and photo.now.annotations for photo in labels.photos):
+            raise Refused(409, "There are no checked boxes to learn from.", "Accept or correct some boxes first.")
+        with ExitStack() as reservation:
+            reservation.enter_context(self.runner.reserved())
+            labels.lesson, labels.state = BoxLesson(checked_boxes(photo.now for photo in labels.photos)), "learning"
+            self._pool.submit(labels.learn, labels.lesson, model, self.runner.keep, reservation.pop_all())
+
     @property
     def ready(self) -> LabelSet:
         if self.labels is None or self.labels.state != "ready":
@@ -176,8 +217,8 @@ class Labelling:
     def discard(self) -> None:
         labels, self.labels = self.labels, None
         if labels:
-            labels.discarded.set()
-            if labels.state != "boxing":
+            labels.stop()
+            if labels.state not in ("boxing", "learning"):
                 labels.upload.delete()
 
     def export(self, form: str) -> Path:
@@ -193,7 +234,7 @@ class Labelling:
 
     def close(self) -> None:
         if self.labels:
-            self.labels.discarded.set()
+            self.labels.stop()
         self._pool.shutdown()
 
 

@@ -37,6 +37,7 @@ class Lesson(Listener):
                 "state": self.state,
                 "cancelling": self.state == "learning" and self.cancel.is_set(),
                 "is_first": self._is_first,
+                "is_refinement": not self._classes,
                 "classes": self._classes,
                 "skipped": self._skipped,
                 "stage": self._progress.title,

@@ -10,6 +10,7 @@ from fdcnet.inference.localizer import Localizer, Options
 from fdcnet.inference.prediction import ClassScore, Prediction
 from fdcnet.store.bundle import current_number, has_bundle, read_current, read_description
 from fdcnet.store.versions import after_tasks, is_unborn, lineage, versions
+from fdcnet.teaching.refine import can_refine
 from fdcnet.web.classes import KeptPhotos, accuracy_history, num_learned, read_kept_photos
 from fdcnet.web.guard import Refused
 from fdcnet.web.pool import WorkerPool
@@ -88,6 +89,7 @@ class ServedModel:
             "threshold": localizer.protocol.threshold,
             "method": config.method,
             "backbone": config.model.backbone,
+            "can_refine": can_refine(localizer.state),
             "report": self.run_folder is not None,
         }
 
@@ -129,6 +131,7 @@ class ServedModel:
                 "num_tasks": version.num_tasks,
                 "added": list(version.added),
                 "more": list(version.learned.get("more", ())),
+                "box_training": version.box_training,
                 "light": version.learned.get("light"),
                 "seconds": version.learned.get("seconds"),
                 "old_before": version.learned.get("old_before"),

@@ -6,9 +6,10 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from safetensors import SafetensorError
@@ -16,7 +17,8 @@ from safetensors import SafetensorError
 from fdcnet.errors import UserError
 from fdcnet.store.versions import can_go_back
 from fdcnet.teaching.checks import refuse_few_photos
-from fdcnet.teaching.learn import KEEP, Cancelled, learn
+from fdcnet.teaching.learn import KEEP, Cancelled, LearnReport, learn
+from fdcnet.teaching.refine import can_refine, refine
 from fdcnet.web.compare import compare
 from fdcnet.web.example import SETTINGS, make_example
 from fdcnet.web.guard import Refused
@@ -28,6 +30,8 @@ from fdcnet.web.workspace import Workspace
 log = logging.getLogger(__name__)
 FAILURES = (OSError, SafetensorError, MemoryError, RuntimeError)
 NICENESS = 10  # predictions come first
+Teach = Callable[..., LearnReport]
+"""Called with the model's path and, by name: keep, device, listener, cancel"""
 
 
 class LessonRunner:
@@ -71,7 +75,15 @@ class LessonRunner:
             raise
 
     def start(self, upload: Upload, more: bool, epochs: int | None) -> None:
-        self._start(self.models.own, upload, {"more": more, "epochs": epochs})
+        self._start(self.models.own, upload, _lesson(upload, more=more, epochs=epochs))
+
+    def start_refinement(self) -> None:
+        """Train the boxes on the photos that the model keeps. Its current version answers meanwhile."""
+        with self.reserved():
+            model = self.models.current
+            if not (model.exists and can_refine(model.localizer().state)):
+                raise Refused(409, "This model cannot be refined.", "Only models made by light lessons can.")
+            self._start(model, Upload(self.workspace.new_folder("upload")), refine)
 
     def start_example(self) -> None:
         """Teach the example to a model in the workspace. It disappears with the server."""
@@ -80,19 +92,20 @@ class LessonRunner:
         with self.reserved():
             folder = self.workspace.new_folder("example")
             example = ServedModel(folder / "example", self.models.own.device)
-            self._start(example, make_example(self.workspace.new_folder("upload")), SETTINGS)
+            upload = make_example(self.workspace.new_folder("upload"))
+            self._start(example, upload, _lesson(upload, **SETTINGS))
             self.models.example = example
 
-    def _start(self, model: ServedModel, upload: Upload, options: dict[str, Any]) -> None:
+    def _start(self, model: ServedModel, upload: Upload, teach: Teach) -> None:
         self.lesson = lesson = Lesson(upload, is_first=not model.exists)
         self.workspace.note_lesson(upload.classes)
-        self._pool.submit(self._run, lesson, model, upload, options)
+        self._pool.submit(self._run, lesson, model, upload, teach)
 
-    def _run(self, lesson: Lesson, model: ServedModel, upload: Upload, options: dict[str, Any]) -> None:
+    def _run(self, lesson: Lesson, model: ServedModel, upload: Upload, teach: Teach) -> None:
         state = "failed"
         outcome: dict[str, Any] = {"problem": "The lesson failed.", "remedy": "See the server's terminal."}
         try:
-            state, outcome = "done", {"report": self._learn(lesson, model, upload, options)}
+            state, outcome = "done", {"report": self._learn(lesson, model, upload, teach)}
         except Cancelled:
             state, outcome = "cancelled", {}
         except UserError as error:
@@ -105,18 +118,9 @@ class LessonRunner:
             self.workspace.forget_lesson()
             lesson.end(state, **outcome)  # last: when it is over, the upload is gone
 
-    def _learn(self, lesson: Lesson, model: ServedModel, upload: Upload, options: dict[str, Any]) -> dict[str, Any]:
+    def _learn(self, lesson: Lesson, model: ServedModel, upload: Upload, teach: Teach) -> dict[str, Any]:
         before = model.localizer() if model.exists else None
-        report = learn(
-            model.path,
-            upload.dataset,
-            keep=self.keep,
-            device=model.device,
-            cache=False,  # uploads are deleted after the lesson
-            listener=lesson,
-            cancel=lesson.cancel,
-            **options,
-        )
+        report = teach(model.path, keep=self.keep, device=model.device, listener=lesson, cancel=lesson.cancel)
         self.workspace.forget_lesson()
         lesson.progress("comparing before and after", 0, 0)
         try:
@@ -131,6 +135,10 @@ class LessonRunner:
             self.lesson.cancel.set()
         self._pool.shutdown()
         self.workspace.close()
+
+
+def _lesson(upload: Upload, **options: Any) -> Teach:
+    return partial(learn, photos=upload.dataset, cache=False, **options)  # uploads are deleted after the lesson
 
 
 def lower_priority() -> None:

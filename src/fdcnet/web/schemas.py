@@ -74,6 +74,7 @@ class ModelInfo(_Response):
     method: str | None = None
     backbone: str | None = None
     is_example: bool = Field(default=False, description="Whether it is the example. The first lesson replaces it.")
+    can_refine: bool = Field(default=False, description="Whether /api/lesson/refine can train its boxes.")
     report: bool = Field(default=False, description="Whether /run has a report of the training run.")
     learning: bool
     limits: Limits
@@ -116,6 +117,7 @@ class VersionInfo(_Response):
     num_tasks: int
     added: list[str]
     more: list[str]
+    box_training: str = Field(description="How the boxes were trained, if this version differs in its boxes alone.")
     light: bool | None
     seconds: float | None
     old_before: Accuracy | None
@@ -128,6 +130,7 @@ class LessonInfo(_Response):
     state: Literal["none", "learning", "done", "failed", "cancelled", "lost"]
     cancelling: bool = False
     is_first: bool = Field(default=False, description="Whether the model did not exist before.")
+    is_refinement: bool = Field(default=False, description="Whether it trains the boxes on the photos that are kept.")
     classes: list[dict[str, Any]] = []
     skipped: list[dict[str, str]] = Field(default=[], description="Unusable photos: name and reason.")
     stage: str = ""
@@ -161,12 +164,21 @@ class Correction(_Response):
     box: Box | None = Field(description="x0, y0, x1, y1 in pixels. The box that was found accepts it; null rejects.")
 
 
+class LearnedBoxes(_Response):
+    version: int = Field(description="The version that was made.")
+    num_boxes: int = Field(description="Checked boxes that it learned from.")
+    num_redrawn: int = Field(description="Other boxes that it drew again.")
+
+
 class LabelsInfo(_Response):
-    state: Literal["none", "boxing", "ready", "failed"]
+    state: Literal["none", "boxing", "learning", "ready", "failed"]
     classes: list[str] = []
     num_boxed: int = 0
     num_photos: int = 0
     photos: list[LabelledPhotoInfo] = Field(default=[], description="When ready: least certain first.")
+    stage: str = Field(default="", description="While learning from boxes: what is being done.")
+    progress: float = Field(default=0.0, description="While learning from boxes: 0 to 1. Never decreases.")
+    learned: LearnedBoxes | None = Field(default=None, description="After learning from boxes.")
     skipped: list[dict[str, str]] = Field(default=[], description="Unusable photos: name and reason.")
     problem: str | None = None
     remedy: str | None = None

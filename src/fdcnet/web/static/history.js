@@ -4,6 +4,7 @@ import { $, classCount, count, megabytes, percent, rounded, style, tag } from ".
 import { announce, ask, guarded } from "./server.js";
 import { model, refreshModel } from "./model.js";
 import { lineChart, table } from "./charts.js";
+import { refineOffer } from "./lesson.js";
 
 export async function showHistory() {
   $("versions").replaceChildren(); // what it showed last time may be out of date
@@ -17,6 +18,8 @@ export async function showHistory() {
     tag("ul", { class: "classes" }, classes.map((entry, number) => (entry.task === task.task ? classItem(entry, number) : null))),
   ]));
   $("strip-note").hidden = !classes.some((entry) => entry.history.length);
+  $("refine").hidden = !model.can_refine;
+  $("refine").replaceChildren(...refineOffer());
   $("run-link").hidden = !model.report;
 }
 
@@ -33,7 +36,7 @@ function classItem(entry, number) {
 
 /** One pair of cells per lesson: the class before and after it. */
 function strip(history) {
-  const cell = (value, text) => (value === null ? tag("i", { class: "none" }) : style(tag("i", { title: text }), "--value", value));
+  const cell = (value, text) => (value === null ? null : style(tag("i", { title: text }), "--value", value));
   const text = ({ version, before, after }) =>
     `Version ${version}: ${before === null ? "" : `${percent(before / 100)} before, `}${percent(after / 100)} after`;
   return tag("span", { class: "strip", role: "img", "aria-label": history.map(text).join("; ") },
@@ -44,7 +47,7 @@ function versionTable(versions) {
   const rows = versions.map((version) => [
     `${version.version}${version.current ? " · in use" : ""}`,
     new Date(version.created).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }),
-    [...version.added, ...version.more.map((name) => `more of ${name}`)].join(", "),
+    [...version.added, ...version.more.map((name) => `more of ${name}`), version.box_training].filter(Boolean).join(", "),
     version.num_classes,
     version.old_after ? `${rounded(version.old_before?.top1_cls)} → ${rounded(version.old_after.top1_cls)}` : "–",
     rounded(version.new_after?.top1_cls),

@@ -2,13 +2,13 @@
 
 import { $, classCount, count, megabytes, pause, percent, tag } from "./dom.js";
 import { announce, ask, guarded, hideProblem, Problem, send, showProblem } from "./server.js";
-import { knownClasses, model, onModelChange, ready } from "./model.js";
+import { knownClasses, model, onModelChange, ready, refreshModel } from "./model.js";
 import { groupChosen } from "./folders.js";
 import { skippedMessage, unusable } from "./photo.js";
 import { setUpReview, showReview } from "./review.js";
 
 let groups = []; // {name, files, element}
-let state = null; // "none", "boxing", "ready" or "failed", as the server says
+let state = null; // "none", "boxing", "learning", "ready" or "failed", as the server says
 let teachGroups = null; // takes classes that the model does not know to the Teach tab
 
 export function addLabelGroups(chosen) {
@@ -82,34 +82,52 @@ async function start(event) {
 export async function showLabels() {
   await ready;
   update();
-  if (state !== "boxing") await follow(await ask("api/labels"), state === "ready");
+  if (!isBusy(state)) await follow(await ask("api/labels"), state === "ready");
 }
 
-/** Show the boxing until it is done. */
+const isBusy = (name) => name === "boxing" || name === "learning";
+
+/** Show the boxing or learning until it is done. */
 async function follow(labels, isShown = false) {
-  while (labels.state === "boxing") {
+  while (isBusy(labels.state)) {
     show(labels);
     await pause(500);
     labels = await ask("api/labels");
+    isShown = false;
   }
   if (isShown && labels.state === "ready") return;
+  if (labels.learned) await refreshModel();
   show(labels);
-  if (labels.state === "failed") throw new Problem(`${labels.problem} ${labels.remedy}`);
+  if (labels.problem) throw new Problem(`${labels.problem} ${labels.remedy}`);
+}
+
+/** Only when asked to: train the model on the boxes that were checked. */
+async function learnBoxes() {
+  hideProblem();
+  await follow(await ask("api/labels/learn", { method: "POST" }));
+  $("label-accept").focus();
 }
 
 function show(labels) {
   state = labels.state;
-  $("label-form").hidden = state === "boxing" || state === "ready";
-  $("label-boxing").hidden = state !== "boxing";
+  $("label-form").hidden = isBusy(state) || state === "ready";
+  $("label-boxing").hidden = !isBusy(state);
   $("label-review").hidden = state !== "ready";
-  $("label-line").textContent = `${labels.num_boxed} of ${count(labels.num_photos, "photo")}`;
-  $("label-progress").value = labels.num_boxed / (labels.num_photos || 1);
+  const isLearning = state === "learning";
+  $("label-busy").textContent = isLearning ? "Learning from boxes" : "Drawing boxes";
+  $("label-line").textContent = isLearning ? `${labels.stage}: ${percent(labels.progress)}` : `${labels.num_boxed} of ${count(labels.num_photos, "photo")}`;
+  $("label-progress").value = isLearning ? labels.progress : labels.num_boxed / (labels.num_photos || 1);
   if (state !== "ready") return;
   const names = labels.skipped.map((photo) => `${photo.name}: ${photo.reason}`);
   $("label-skipped").hidden = !names.length;
   $("label-skipped").lastElementChild.replaceChildren(...names.map((name) => tag("li", {}, name)));
   showReview(labels);
   announce($("label-summary").textContent);
+}
+
+async function cancel() {
+  if (state !== "learning") return discard();
+  return ask("api/labels/learn", { method: "DELETE" }); // the photos stay
 }
 
 async function discard() {
@@ -135,6 +153,8 @@ export function setUpLabels(teach) {
   choose("label-choose-photos", "label-files", (files) => new Map([["", files]]));
   $("label-form").addEventListener("submit", guarded(start));
   $("label-teach").addEventListener("click", guarded(() => teachGroups(new Map(unknownGroups().map((group) => [group.name, group.files])))));
-  for (const button of [$("label-cancel"), $("label-discard")]) button.addEventListener("click", guarded(discard));
+  $("label-cancel").addEventListener("click", guarded(cancel));
+  $("label-discard").addEventListener("click", guarded(discard));
+  $("label-learn").addEventListener("click", guarded(learnBoxes));
   $("label-format").addEventListener("change", () => { $("label-export").href = `api/labels/export/${$("label-format").value}`; });
 }

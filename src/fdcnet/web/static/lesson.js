@@ -4,7 +4,7 @@ import { $, classCount, count, duration, pause, percent, tag } from "./dom.js";
 import { announce, ask, fetchPicture, guarded, hideProblem, Offline, Problem, send, showProblem } from "./server.js";
 import { isKnown, model, onModelChange, refreshModel } from "./model.js";
 import { addCard, addFirstCards, addGroups, cards, lessonForm, removeCard, removeEmptyCards, update } from "./cards.js";
-import { beforeAfter, lessonResult, lossCurves } from "./result.js";
+import { beforeAfter, lessonResult, lossCurves, refinementResult } from "./result.js";
 import { tryPhotos } from "./predict.js";
 import { openTab } from "./tabs.js";
 
@@ -90,6 +90,19 @@ async function followOnce() {
   return false;
 }
 
+/** Train the boxes on the photos that the model keeps. Its current version answers meanwhile. */
+async function startRefinement() {
+  hideProblem();
+  await openTab("teach");
+  await begin(() => ask("api/lesson/refine", { method: "POST" }));
+}
+
+export const refineOffer = () => [
+  tag("span", {}, "Classes added after the first lesson start with an average box. Refining trains the boxes of all classes on the "
+    + "photos that the model keeps. It takes minutes. The current version answers meanwhile."),
+  tag("button", { type: "button", onclick: guarded(startRefinement) }, "Refine the boxes"),
+];
+
 function taughtClasses() {
   const names = lesson.classes.map((entry) => entry.name);
   return names.length > 3 ? classCount(names.length) : names.join(", ");
@@ -101,7 +114,7 @@ function showLesson(now) {
   $("lesson-form").hidden = true;
   $("lesson").hidden = false;
   $("lesson-title").textContent = {
-    learning: `Learning ${taughtClasses()}`, failed: "The lesson failed", cancelled: "Cancelled", lost: "A lesson was lost",
+    learning: lesson.is_refinement ? "Refining the boxes" : `Learning ${taughtClasses()}`, failed: "The lesson failed", cancelled: "Cancelled", lost: "A lesson was lost",
   }[lesson.state] ?? "";
   $("lesson-line").textContent = isRunning ? progressLine() : {
     cancelled: "The model is unchanged.", failed: `${lesson.problem} ${lesson.remedy}`, lost: `${lesson.problem} ${lesson.remedy}`,
@@ -143,7 +156,8 @@ function whileLearning() {
 function showInUse() {
   const { report, seconds } = lesson;
   const inUse = model.version === report.version;
-  $("lesson-title").textContent = inUse ? `Learned ${taughtClasses()}` : `Version ${report.version} learned ${taughtClasses()}`;
+  const what = lesson.is_refinement ? "refined the boxes" : `learned ${taughtClasses()}`;
+  $("lesson-title").textContent = inUse ? what[0].toUpperCase() + what.slice(1) : `Version ${report.version} ${what}`;
   if (inUse) $("lesson-line").textContent = `Took ${duration(seconds)}. The new version is in use.`;
   else $("lesson-line").textContent = `${model.version < report.version ? "Rolled back: v" : "V"}ersion ${model.version} is in use.`;
   if ($("roll-back")) $("roll-back").hidden = !inUse;
@@ -154,12 +168,15 @@ function outcome() {
     showCards();
     $("cards").querySelector("input").focus();
   } }, text);
-  if (lesson.state !== "done") return [tag("p", { class: "buttons" }, again("Back to the photos", "primary"))];
+  const back = lesson.is_refinement ? "Teach new classes" : "Back to the photos";
+  if (lesson.state !== "done") return [tag("p", { class: "buttons" }, again(back, "primary"))];
   sentCards.splice(0).filter((card) => cards.includes(card)).forEach(removeCard);
   return [
     tag("p", { class: "buttons" }, tryButton(), again("Teach more", null), lesson.report.can_roll_back ? rollbackButton() : null),
-    lessonResult(lesson.report), ...beforeAfter(lesson.photos),
-  ];
+    lesson.is_refinement ? refinementResult(lesson.photos) : lessonResult(lesson.report),
+    model.can_refine && !lesson.report.trained ? tag("p", { class: "notice" }, refineOffer()) : null,
+    ...beforeAfter(lesson.photos),
+  ].filter(Boolean);
 }
 
 function tryButton() {

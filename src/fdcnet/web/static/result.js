@@ -34,8 +34,16 @@ export function lessonResult(report) {
     shown.map(([name, accuracy]) => [name, ...known.map(([, key]) => rounded(accuracy[key])), accuracy.num_photos]));
 }
 
+/** Class accuracy is not measured again: a refinement does not change it. */
+export function refinementResult(photos) {
+  const text = photos.length ? "Compare the boxes below, and roll back if the old ones were better."
+    : "No photos are held out to compare the boxes. Try some, and roll back if the old boxes were better.";
+  return tag("p", {}, `Photos are classified as before; only the boxes have changed. ${text}`);
+}
+
 export function beforeAfter(photos) {
-  const groups = [["new", "New photos"], ["learned", "Photos used for learning"], ["old", "Old classes"]];
+  const isRefinement = photos.every((photo) => photo.kind === "old");
+  const groups = [["new", "New photos"], ["learned", "Photos used for learning"], ["old", isRefinement ? "Held-out photos" : "Old classes"]];
   const shown = groups.filter(([kind]) => photos.some((photo) => photo.kind === kind));
   if (!shown.length) return [];
   const hasBefore = photos.some((photo) => photo.before?.box);

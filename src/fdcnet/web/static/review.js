@@ -7,10 +7,12 @@ import { currentTab } from "./tabs.js";
 
 let photos = []; // as api/labels lists them, each with its tile
 let at = 0;
+let learned = null; // what the model has learned from checked boxes
 let editor = null;
 let saved = Promise.resolve(); // when the last change is on the server
 
 export function showReview(labels) {
+  learned = labels.learned;
   photos = labels.photos.map((photo) => ({ ...photo, tile: null }));
   for (const photo of photos) photo.tile = tileOf(photo);
   $("label-tiles").replaceChildren(...photos.map((photo) => photo.tile));
@@ -41,7 +43,20 @@ function describe() {
   const [checked, rejected] = [photos.filter((each) => each.reviewed), photos.filter((each) => !each.box)];
   $("label-summary").textContent = `${count(photos.length, "photo")}: ${checked.length} checked, ${rejected.length} of them rejected.`;
   $("label-export").toggleAttribute("inert", rejected.length === photos.length);
+  describeLearning(checked.length - rejected.length, photos.length - checked.length);
 }
+
+function describeLearning(numBoxes, numOthers) {
+  const done = learned
+    ? `Version ${learned.version} learned from ${boxCount(learned.num_boxes)}, and ${learned.num_redrawn} other boxes were drawn again. To undo it, use an earlier version in the Model tab. `
+    : "Checked boxes do not train the model unless you ask for it. ";
+  $("label-learning").firstElementChild.textContent = done + (numBoxes
+    ? `Learn from ${boxCount(numBoxes)} to make a new version, which draws the other ${numOthers} again. Only boxes change, not classes.`
+    : "Accept or correct some boxes first.");
+  $("label-learn").disabled = !numBoxes;
+}
+
+const boxCount = (number) => count(number, "checked box", "checked boxes");
 
 function stateOf(photo) {
   if (!photo.box) return "Rejected";
