@@ -617,7 +617,8 @@ def test_checked_boxes_train_the_model_only_when_asked(
     assert len(versions(model)) == 1
     learn_button.click()
     expect(page.locator("#label-busy")).to_have_text("Learning from boxes")
-    expect(said).to_contain_text("Version 2 learned from 2 checked boxes, and 4 other boxes were drawn again.")
+    expect(page.locator("#label-busy")).to_be_focused()
+    expect(said).to_contain_text("Version 2 learned from 2 checked boxes and drew 4 other boxes again.")
     expect(page.locator("#label-summary")).to_have_text("6 photos: 2 checked, 0 of them rejected.")
     assert [version.box_training for version in versions(model)] == ["", "boxes learned from 2 checked boxes"]
     page.click("nav >> text=Model")

@@ -89,16 +89,16 @@ const isBusy = (name) => name === "boxing" || name === "learning";
 
 /** Show the boxing or learning until it is done. */
 async function follow(labels, isShown = false) {
+  const wasBusy = isBusy(labels.state);
   while (isBusy(labels.state)) {
     show(labels);
     await pause(500);
     labels = await ask("api/labels");
-    isShown = false;
   }
-  if (isShown && labels.state === "ready") return;
-  if (labels.learned) await refreshModel();
+  if (isShown && !wasBusy && labels.state === "ready") return;
+  if (wasBusy && labels.learned) await refreshModel();
   show(labels);
-  if (labels.problem) throw new Problem(`${labels.problem} ${labels.remedy}`);
+  if (labels.problem && (wasBusy || labels.state === "failed")) throw new Problem(`${labels.problem} ${labels.remedy}`);
 }
 
 /** Only when asked to: train the model on the boxes that were checked. */
@@ -109,6 +109,7 @@ async function learnBoxes() {
 }
 
 function show(labels) {
+  const wasBusy = isBusy(state);
   state = labels.state;
   $("label-form").hidden = isBusy(state) || state === "ready";
   $("label-boxing").hidden = !isBusy(state);
@@ -117,6 +118,7 @@ function show(labels) {
   $("label-busy").textContent = isLearning ? "Learning from boxes" : "Drawing boxes";
   $("label-line").textContent = isLearning ? `${labels.stage}: ${percent(labels.progress)}` : `${labels.num_boxed} of ${count(labels.num_photos, "photo")}`;
   $("label-progress").value = isLearning ? labels.progress : labels.num_boxed / (labels.num_photos || 1);
+  if (isBusy(state) && !wasBusy) $("label-busy").focus();
   if (state !== "ready") return;
   const names = labels.skipped.map((photo) => `${photo.name}: ${photo.reason}`);
   $("label-skipped").hidden = !names.length;

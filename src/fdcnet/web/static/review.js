@@ -48,10 +48,10 @@ function describe() {
 
 function describeLearning(numBoxes, numOthers) {
   const done = learned
-    ? `Version ${learned.version} learned from ${boxCount(learned.num_boxes)}, and ${learned.num_redrawn} other boxes were drawn again. To undo it, use an earlier version in the Model tab. `
+    ? `Version ${learned.version} learned from ${boxCount(learned.num_boxes)} and drew ${count(learned.num_redrawn, "other box", "other boxes")} again. To undo it, use an earlier version in the Model tab. `
     : "Checked boxes do not train the model unless you ask for it. ";
   $("label-learning").firstElementChild.textContent = done + (numBoxes
-    ? `Learn from ${boxCount(numBoxes)} to make a new version, which draws the other ${numOthers} again. Only boxes change, not classes.`
+    ? `Learn from ${boxCount(numBoxes)} to make a new version${numOthers ? `, which draws the other ${numOthers} again` : ""}. Only boxes change, not classes.`
     : "Accept or correct some boxes first.");
   $("label-learn").disabled = !numBoxes;
 }
