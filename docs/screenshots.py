@@ -23,7 +23,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 IMAGES = Path(__file__).parent / "images"
 DESKTOP, PHONE = (1280, 830), (390, 844)
 VARIANTS = [(size, scheme) for size in (DESKTOP, PHONE) for scheme in ("light", "dark")]
-GAP, DESKTOP_WIDTH, QUALITY = 12, 700, 76
+GAP, DESKTOP_WIDTH = 12, 700
+MAX_BYTES = 150_000
 SORTED, SHOWN_BOX = "#label-tiles .tile", "#stage:not(.waiting) rect.found"
 LOADED = "[...document.images].filter((image) => image.offsetParent).every((image) => image.complete)"
 
@@ -127,7 +128,11 @@ def save(name: str, pages: list[Page]) -> None:
     for column, shot in enumerate(shots[2:]):
         left = DESKTOP_WIDTH + GAP + column * (phone + GAP)
         whole.paste(shot.resize((phone, total), Image.Resampling.LANCZOS), (left, 0))
-    whole.save(IMAGES / f"{name}.jpg", quality=QUALITY, optimize=True)
+    file = IMAGES / f"{name}.jpg"
+    for quality in range(80, 40, -4):
+        whole.save(file, quality=quality, optimize=True)
+        if file.stat().st_size <= MAX_BYTES:
+            return
 
 
 @contextmanager
