@@ -26,7 +26,8 @@ VARIANTS = [(size, scheme) for size in (DESKTOP, PHONE) for scheme in ("light", 
 GAP, DESKTOP_WIDTH = 12, 700
 MAX_BYTES = 150_000
 SORTED, SHOWN_BOX = "#label-tiles .tile", "#stage:not(.waiting) rect.found"
-LOADED = "[...document.images].filter((image) => image.offsetParent).every((image) => image.complete)"
+LOADED = """() => [...document.images].every((image) =>
+  image.complete || !image.offsetParent || image.getBoundingClientRect().top > innerHeight)"""
 
 SCROLL = """() => {
   const top = document.querySelector("#classes").getBoundingClientRect().top + scrollY;

@@ -174,8 +174,8 @@ function outcome() {
   return [
     tag("p", { class: "buttons" }, tryButton(), again("Teach more", null), lesson.report.can_roll_back ? rollbackButton() : null),
     lesson.is_refinement ? refinementResult(lesson.photos) : lessonResult(lesson.report),
-    model.can_refine && !lesson.report.trained ? tag("p", { class: "notice" }, refineOffer()) : null,
     ...beforeAfter(lesson.photos),
+    model.can_refine && !lesson.report.trained ? tag("p", { class: "notice" }, refineOffer()) : null,
   ].filter(Boolean);
 }
 
