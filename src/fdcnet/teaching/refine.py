@@ -7,6 +7,7 @@ from pathlib import Path
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Task
 from fdcnet.errors import UserError
+from fdcnet.methods import find_method
 from fdcnet.methods.base import Method, State
 from fdcnet.runtime.device import find_device
 from fdcnet.runtime.listener import Listener
@@ -30,7 +31,7 @@ def refine(
     listener: Listener | None = None,
     cancel: Cancel | None = None,
 ) -> LearnReport:
-    """Train the heads on the exemplars of all classes and save the result as a new version.
+    """Train the localizer on the exemplars of all classes and save the result as a new version.
 
     Boxes of classes that were added in one pass start as the mean of the others; this trains them. The class of a photo
     does not change, because the statistics that decide it stay as they are.
@@ -70,7 +71,7 @@ def refine(
 
 
 def can_refine(state: State) -> bool:
-    """Whether statistics decide the class, so that training the heads changes nothing but boxes."""
+    """Whether statistics decide the class, so that training changes nothing but boxes."""
     return state.config.train.views > 0 and state.discriminant is not None and state.discriminant.layer == "tail"
 
 
@@ -84,10 +85,12 @@ def refuse_refinement(model: Path, state: State) -> None:
 
 
 def _train(state: State, runtime: Runtime) -> None:
-    """Without distillation: the heads of classes that were added in one pass hold nothing worth keeping."""
+    own = find_method(state.config.method)
+    # Models of earlier versions trained their heads with distillation, which would keep the boxes as they are.
+    method = own() if own.closed_form else Method()
     task = Task(len(state.task_sizes) + 1, (), len(state.classes), (), ())
     for line in defaults.describe(state, runtime, task, 0, len(state.held_out.records) if state.held_out else 0, True):
         runtime.listener.note(line)
     nothing_new = PixelCache.build((), state.config.data.size, None, runtime.device)
-    learn_task(state, Method(), task, nothing_new, runtime)
+    learn_task(state, method, task, nothing_new, runtime)
     state.task_sizes.pop()  # it is not a task
