@@ -501,7 +501,7 @@ def test_weights_are_listed_and_verified(call: Call, photos: Path, monkeypatch: 
     file.write_bytes(b"no weights")
     assert call("weights", "verify", file)[0] == 2
     code, _, error = call("weights", "convert", file)
-    said_in_two_lines(error, "is not a frozen TensorFlow graph", "Name the .pb file")
+    said_in_two_lines(error, "is not a frozen TensorFlow graph or checkpoint", "unpack the archive again")
     assert code == 2
 
 

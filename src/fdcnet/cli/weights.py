@@ -58,12 +58,15 @@ def verify(file: Annotated[Path, typer.Argument(help="A .safetensors or .pth fil
 
 @app.command()
 def convert(
-    graph: Annotated[Path, typer.Argument(help="A frozen TensorFlow graph (.pb); see `fdcnet weights list`.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A frozen TensorFlow graph (.pb) or a checkpoint (.ckpt); see `fdcnet weights list`."),
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write. [default: BACKBONE.safetensors]")
     ] = None,
 ) -> None:
-    """Convert a frozen TensorFlow graph of MobileNetV1 or InceptionV3. TensorFlow is not needed.
+    """Convert TensorFlow's weights of MobileNetV1 or InceptionV3. TensorFlow is not needed.
 
     Example: `fdcnet weights convert classify_image_graph_def.pb`
     """
@@ -72,7 +75,7 @@ def convert(
     from fdcnet.files import write_bytes
     from fdcnet.models.tensorflow import convert as run_conversion
 
-    backbone, weights = run_conversion(graph)
+    backbone, weights = run_conversion(file)
     path = out or Path(f"{backbone}.safetensors")
     write_bytes(path, save(weights))
     _verify(path)

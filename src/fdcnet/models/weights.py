@@ -185,7 +185,7 @@ def _recognise(name: str, state: State, path: Path) -> Lineage:
 
 def _misfits(name: str, lineage: Lineage, state: State) -> list[str]:
     """What keeps a file from being loaded whole, in words."""
-    shapes = _shapes(name, lineage.name)
+    shapes = expected_shapes(name, lineage.name)
     renamed = _rename(lineage, state)
     misfits = [f"{key} is missing" for key in shapes if key not in renamed]
     misfits += [
@@ -199,7 +199,7 @@ def _misfits(name: str, lineage: Lineage, state: State) -> list[str]:
 
 
 @cache
-def _shapes(name: str, lineage: str) -> dict[str, torch.Size]:
+def expected_shapes(name: str, lineage: str) -> dict[str, torch.Size]:
     with torch.device("meta"):
         return {key: tensor.shape for key, tensor in _places(build_backbone(name, lineage)).items()}
 
