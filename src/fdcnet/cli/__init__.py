@@ -3,6 +3,7 @@
 Verbs import the library when they run, so that help and shell completion do not wait for torch.
 """
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -86,6 +87,10 @@ def main() -> None:
     """Exit codes: 0 done, 1 ran and failed, 2 wrong input, 130 interrupted, 143 terminated."""
     # Waiting threads sleep instead of spinning, which leaves the cores to other programs. Read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # File names need not be valid UTF-8, and a pipe on Windows has an encoding that lacks most letters.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except UserError as error:

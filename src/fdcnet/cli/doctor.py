@@ -42,7 +42,7 @@ def _print(name: str, text: str) -> None:
 
 
 def _memory() -> str:
-    from fdcnet.runtime.device import machine_memory
+    from fdcnet.runtime.machine import machine_memory
 
     if (size := machine_memory()) is None:
         return "unknown"

@@ -93,4 +93,4 @@ def _print_curve(thresholds: tuple[float, ...], curve: list[float] | None, num_r
     console.print("GT-known by threshold")
     every = max(1, len(curve) // num_rows)
     for threshold, value in list(zip(thresholds, curve, strict=True))[::every]:
-        console.print(f"  {threshold:5.3f} {'█' * round(value / 2):<50} {value:5.1f}", markup=False, highlight=False)
+        console.print(f"  {threshold:5.3f} {'#' * round(value / 2):<50} {value:5.1f}", markup=False, highlight=False)

@@ -1,6 +1,5 @@
 """`fdcnet predict`"""
 
-import io
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -75,7 +74,6 @@ def predict(
     from fdcnet.data.inputs import find_photos
     from fdcnet.inference.localizer import Localizer
     from fdcnet.inference.writers import (
-        ESCAPED,
         LOCAL_FILES,
         CocoWriter,
         CsvWriter,
@@ -86,9 +84,6 @@ def predict(
         YoloWriter,
     )
 
-    for stream in (sys.stdout, sys.stderr):  # file names need not be valid UTF-8
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=ESCAPED)
     to_stdout = [path for path in (json, csv, coco, labelstudio) if path is not None and str(path) == "-"]
     if len(to_stdout) > 1:
         raise UserError("Only one output can go to standard output.", "Name a file for the others.")

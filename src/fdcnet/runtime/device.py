@@ -1,14 +1,10 @@
 """Device and precision of a run."""
 
-import contextlib
 import os
-from pathlib import Path
 
 import torch
 
 from fdcnet.errors import UserError
-
-CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def find_device(name: str) -> torch.device:
@@ -33,15 +29,6 @@ def find_device(name: str) -> torch.device:
 def autocast_for(device: torch.device, precision: str) -> torch.autocast:
     bf16 = precision == "bf16" or (precision == "auto" and device.type == "cuda")
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16)
-
-
-def machine_memory() -> int | None:
-    """Bytes of main memory that this process may use: the machine's, or the limit of its container."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else []
-    for file in CONTAINER_LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # "max" if there is no limit
-            limits.append(int(file.read_text()))
-    return min(limits, default=None)
 
 
 def describe(device: torch.device) -> str:

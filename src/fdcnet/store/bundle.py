@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from fdcnet.config import Config, from_dict, to_dict
@@ -183,7 +183,7 @@ def _read_discriminant(path: Path, description: dict[str, Any], num_classes: int
     if not has_file(path, DISCRIMINANT, description):
         return None
     with reading(path / DISCRIMINANT):
-        tensors = load_file(check_file(path, DISCRIMINANT, description))
+        tensors = load(check_file(path, DISCRIMINANT, description).read_bytes())  # not mapped: it is kept as it is
         _refuse_nan(tensors)
         found = Discriminant.from_state_dict(tensors)
         if found.num_classes != num_classes:

@@ -286,8 +286,9 @@ def _prune(path: Path, keep: int) -> None:
 
 def _remove_flat(path: Path) -> None:
     """Remove the files of the bundle that lies directly in the folder, and nothing else."""
-    for name in (*own_files(path, describe(path)), DESCRIPTION):
-        (path / name).unlink(missing_ok=True)
+    with contextlib.suppress(PermissionError):  # in use, on Windows; the description goes last, so this is tried again
+        for name in (*own_files(path, describe(path)), DESCRIPTION):
+            (path / name).unlink(missing_ok=True)
     _remove_empty(*(path / name for name in ("memory/images", "memory", "held_out/images", "held_out")))
 
 

@@ -7,7 +7,7 @@ import torch
 
 from fdcnet.data.records import Batch
 from fdcnet.methods.base import Phase
-from fdcnet.runtime.device import machine_memory
+from fdcnet.runtime.machine import machine_memory
 
 AMPLE = 0.5e9 / (3 * 224 * 224)  # bytes per value of a photo: more than any backbone needs
 USABLE = 0.6  # of the machine's memory; the rest is for networks, photos and other programs

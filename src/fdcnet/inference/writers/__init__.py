@@ -1,6 +1,6 @@
 """Write predictions and labels as files that other tools read. One module per format."""
 
-from fdcnet.inference.writers.base import ESCAPED, Writer, reader_is_open
+from fdcnet.inference.writers.base import Writer, reader_is_open
 from fdcnet.inference.writers.coco import CocoWriter
 from fdcnet.inference.writers.json import JsonWriter
 from fdcnet.inference.writers.labelstudio import LOCAL_FILES, LabelStudioWriter
@@ -10,7 +10,6 @@ from fdcnet.inference.writers.voc import VocWriter
 from fdcnet.inference.writers.yolo import YoloWriter
 
 __all__ = [
-    "ESCAPED",
     "LOCAL_FILES",
     "CocoWriter",
     "CsvWriter",

@@ -1,0 +1,39 @@
+"""How much main memory there is."""
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+LIMITS = ("sys/fs/cgroup{}/memory.max", "sys/fs/cgroup/memory{}/memory.limit_in_bytes")
+"""Files with the limit of a group of processes: of version 2 of control groups, and of version 1."""
+
+
+def machine_memory(root: Path = Path("/")) -> int | None:
+    """Bytes that this process may use: the machine's memory, or the limit of its container or job. None if unknown."""
+    installed = _installed_memory()
+    return min([*([installed] if installed else []), *_limits(root)], default=None)
+
+
+def _limits(root: Path) -> Iterator[int]:
+    """Of the process's control groups and of those that they belong to. A container sees its own as the topmost."""
+    groups = {PurePosixPath("/")}
+    with contextlib.suppress(OSError):  # there are none
+        lines = (root / "proc/self/cgroup").read_text("utf-8", "replace").splitlines()
+        own = [PurePosixPath(line.rpartition(":")[2]) for line in lines]
+        groups |= {ancestor for group in own for ancestor in (group, *group.parents)}
+    for group in groups:
+        for limit in LIMITS:
+            with contextlib.suppress(OSError, ValueError):  # "max" if there is no limit
+                yield int((root / limit.format(str(group).rstrip("/"))).read_text("ascii"))
+
+
+def _installed_memory() -> int | None:
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    kilobytes = ctypes.c_ulonglong()
+    with contextlib.suppress(AttributeError, OSError):  # `windll` exists on Windows only
+        if getattr(ctypes, "windll").kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kilobytes)):  # noqa: B009
+            return 1024 * kilobytes.value
+    return None

@@ -1,0 +1,41 @@
+"""The memory that a process may use, on real files in the layout of Linux."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fdcnet.runtime.machine import machine_memory
+
+INSTALLED = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, "ascii")
+
+
+def test_without_limits_it_is_the_memory_of_the_machine(tmp_path: Path) -> None:
+    assert machine_memory(tmp_path) == INSTALLED
+    write(tmp_path / "proc/self/cgroup", "0::/user.slice\n")
+    write(tmp_path / "sys/fs/cgroup/user.slice/memory.max", "max\n")
+    write(tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
+    assert machine_memory(tmp_path) == INSTALLED
+
+
+def test_the_limit_of_a_container(tmp_path: Path) -> None:
+    write(tmp_path / "sys/fs/cgroup/memory.max", "8000000\n")
+    assert machine_memory(tmp_path) == 8_000_000
+
+
+def test_the_limit_of_a_job_counts_for_the_groups_inside(tmp_path: Path) -> None:
+    write(tmp_path / "proc/self/cgroup", "5:cpu:/\n4:memory:/slurm/job_7/step_0\n")
+    write(tmp_path / "sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes", "6000000\n")
+    write(tmp_path / "sys/fs/cgroup/memory/slurm/job_7/step_0/memory.limit_in_bytes", "7000000\n")
+    write(tmp_path / "sys/fs/cgroup/memory/slurm/job_8/memory.limit_in_bytes", "1000000\n")
+    assert machine_memory(tmp_path) == 6_000_000
+
+
+def test_a_system_that_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sysconf")
+    assert machine_memory(tmp_path) is None
