@@ -73,7 +73,10 @@ def test_learn_and_predict(home: Path) -> None:
 
 
 def test_train_and_teach_the_result(home: Path) -> None:
-    settings = ("data.size=40", "data.crop=32", "model.weights=none", "model.head_width=16", "train.batch_size=4")
+    settings = (
+        *("data.holdout=0.2", "data.size=40", "data.crop=32"),
+        *("model.weights=none", "model.head_width=16", "train.batch_size=4"),
+    )
     changes = tuple(word for setting in settings for word in ("--set", setting))
     options = ("--base", "2", "--epochs", "1", "--backbone", "tiny", "--method", "baseline")
     run_all(
