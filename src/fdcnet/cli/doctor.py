@@ -47,8 +47,8 @@ def _memory() -> str:
     if (size := machine_memory()) is None:
         return "unknown"
     return (
-        f"{size / 1e9:.0f} GB; 'train' on a CPU needs up to {min(13, 0.75 * size / 1e9):.0f} GB here, and computes batches "
-        "in parts where there are less than 13 GB for it (train.micro_batch)"
+        f"{size / 1e9:.0f} GB; 'train' on a CPU needs up to {min(13, 0.75 * size / 1e9):.0f} GB here, and computes "
+        "batches in parts where 13 GB are too much (train.micro_batch)"
     )
 
 
