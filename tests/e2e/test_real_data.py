@@ -54,7 +54,9 @@ def fdcnet(folder: Path, *arguments: str | Path, **surroundings: str) -> str:
 def train(birds: Path, *arguments: str, **surroundings: str) -> Path:
     settings = ("train.base_epochs=1", "train.batch_size=4", "train.optim.lr=0.0005", "protocols.0.crops=1")
     overrides = [part for setting in settings for part in ("--set", setting)]
-    fdcnet(birds.parent, "train", birds, *arguments, *overrides, "--device", "cpu", "-o", "run", **surroundings)
+    fdcnet(
+        birds.parent, "train", birds, *arguments, *overrides, "--device", "cpu", "--full", "-o", "run", **surroundings
+    )
     return birds.parent / "run"
 
 
