@@ -161,7 +161,8 @@ class TrainConfig(Section):
     erased_statistics: Literal["running", "batch"] = "running"  # ours: as above; BAS: batch
     """Batch norm of the features that remain when the mask is erased: running statistics, or those of the batch."""
     full_rate_classes: int = number(100, at_least=0)  # ours: as above; BAS: 0
-    """With fewer classes, the localizer learns at a rate that is lower in proportion. 0: always at the full rate."""
+    """With fewer classes, the localizer learns at a rate that is lower in proportion, but faster in a short first task,
+    so that masks become decided. 0: always at the rate of the other heads."""
     loc_warmup: float = number(0.0, at_least=0, at_most=1)
     """Fraction of the first task over which the weights of the localization losses rise from zero."""
     views: int = number(0, at_least=0)

@@ -16,6 +16,10 @@ from fdcnet.models.network import LocalizationNetwork, Outputs
 
 Losses = dict[str, Tensor]
 
+# ours: results/tuning.md, masks after few steps
+MATURITY = 0.2  # steps x learning rate / classes after which masks have the right size
+FASTEST = 1 / 3000  # learning rate / classes; at three times this rate, the masks of two classes became empty
+
 
 @dataclass
 class State:
@@ -109,16 +113,18 @@ class Method:
     def phases(self, state: State, task: Task) -> list[Phase]:
         train = state.config.train
         rate = train.step_lr if task.num_old and train.step_lr else train.optim.lr
+        epochs = train.step_epochs if task.num_old else train.base_epochs
+        mask_rate = localizer_rate(state, task, epochs)
         return [
             Phase(
                 name="main",
-                epochs=train.base_epochs if task.number == 1 else train.step_epochs,
+                epochs=epochs,
                 parameters=dict(state.network.named_parameters()),
                 losses=lambda batch: self.losses(state, state.network(batch.images, batch.labels), batch),
                 training=(state.network,),
                 optim=replace(train.optim, lr=rate),
                 is_head=state.network.is_head,
-                rate_of=lambda name: localizer_rate(state, name),
+                rate_of=lambda name: mask_rate if name.startswith("localizer.") else 1.0,
                 weights=self.weights(state, task),
                 warmup=dict.fromkeys(("cls_fg", "bas", "area"), 0.0 if task.num_old else train.loc_warmup),
                 data=SAMPLING[train.sampling] if task.num_old else "new+memory",
@@ -184,14 +190,22 @@ def wsol_losses(
     return losses
 
 
-def localizer_rate(state: State, name: str) -> float:
-    """How fast a parameter of the network learns, relative to other heads. Only the localizer differs.
+def localizer_rate(state: State, task: Task, epochs: int) -> float:
+    """How fast the localizer learns, relative to other heads.
 
     Each of its rows learns from the photos of one class. If there are few classes, those are many, and at the full rate
-    masks would become full or empty before the classifier has learned anything.
+    masks would become full or empty before the classifier has learned anything. In the first task masks begin grey; if
+    it is short, they need a higher rate to become decided.
     """
-    full = state.config.train.full_rate_classes
-    return min(1.0, state.network.num_classes / full) if full and name.startswith("localizer.") else 1.0
+    train, num_classes = state.config.train, state.network.num_classes
+    if not train.full_rate_classes:
+        return 1.0
+    rate = min(1.0, num_classes / train.full_rate_classes)
+    if task.num_old:
+        return rate
+    num_steps = max(1, epochs * len(task.train) // train.batch_size)
+    per_class = num_classes / (train.optim.lr * train.optim.head_factor)
+    return min(max(rate, MATURITY / num_steps * per_class), FASTEST * per_class)
 
 
 def excluded_old(batch: Batch, num_old: int, outputs: Outputs) -> Tensor:
