@@ -207,5 +207,12 @@ def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     """
     candidates = torch.logspace(-2, 3, 501, dtype=torch.float64)
     scores, labels = scores.double().cpu(), labels.cpu()
-    losses = [torch.nn.functional.cross_entropy(scores / temperature, labels) for temperature in candidates]
-    return float(candidates[int(torch.stack(losses).argmin())])
+
+    def loss(number: int) -> float:
+        return float(torch.nn.functional.cross_entropy(scores / candidates[number], labels))
+
+    low, high = 0, len(candidates) - 1  # the loss falls, then rises: it is convex in 1 / temperature
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if loss(middle) <= loss(middle + 1) else (middle + 1, high)
+    return float(candidates[low])

@@ -1,6 +1,8 @@
 """Device and precision of a run."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 import torch
 
@@ -29,6 +31,16 @@ def find_device(name: str) -> torch.device:
 def autocast_for(device: torch.device, precision: str) -> torch.autocast:
     bf16 = precision == "bf16" or (precision == "auto" and device.type == "cuda")
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16)
+
+
+@contextlib.contextmanager
+def tuned_kernels() -> Iterator[None]:
+    """Let cuDNN try all its kernels on each new shape. That takes seconds, so it pays only for shapes that repeat."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def describe(device: torch.device) -> str:

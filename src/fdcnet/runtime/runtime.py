@@ -33,7 +33,6 @@ class Runtime:
         if distributed.started_by_torchrun():
             device = distributed.join_processes(device)
             listener = listener if distributed.is_first() else None
-        torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
         return cls(device, autocast_for(device, config.train.precision), cache_dir, listener or Listener())
 

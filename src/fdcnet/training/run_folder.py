@@ -15,7 +15,7 @@ from fdcnet.config import Config, Protocol, from_dict, leaves, protocol_names, t
 from fdcnet.data.records import Task
 from fdcnet.data.stream import fingerprint, task_bounds
 from fdcnet.errors import UserError
-from fdcnet.evaluation.incremental import build_results, rounded, score_task
+from fdcnet.evaluation.incremental import TaskScores, build_results, rounded, score_task
 from fdcnet.evaluation.table import Table
 from fdcnet.files import remove_leftovers, write_bytes
 from fdcnet.methods.base import Method, Phase, State
@@ -49,6 +49,7 @@ class RunFolder(CheckpointJournal):
         self.model = path / "model"
         self.started = time.monotonic()
         self.before: dict[str, Any] = {}  # costs of earlier sessions of a resumed run
+        self.scores: dict[tuple[int, int], TaskScores] = {}  # by protocol and task; reading a table takes as long
 
     def open(self, resume: bool, device: str, base_model: Path | None, encoded: bool = False) -> None:
         """Create the record, or continue it. `encoded`: photos are stored as JPEG."""
@@ -158,6 +159,7 @@ class RunFolder(CheckpointJournal):
                 file = self._table_file(number, task)
                 file.parent.mkdir(exist_ok=True)
                 tables[number].save(file)
+                self.scores[number, task] = self._score(number, task, tables[number])
 
     def save_class_means(self, task: int, discriminant: Discriminant | None) -> None:
         """The mean features of each class under the network of this task, which show how features drift."""
@@ -167,27 +169,36 @@ class RunFolder(CheckpointJournal):
             write_bytes(file, save({"means": means.half().contiguous()}))
 
     def write_results(self, num_tasks: int) -> dict[str, Any]:
-        """Write the results of the tasks so far from the tables on disk. Returns those of the first protocol."""
-        sizes = [len(task.classes) for task in self.stream[:num_tasks]]
+        """Write the results of the tasks so far. Returns those of the first protocol."""
         self.record.write_run(**self.costs())
         facts = self.record.run()
         all_results = []
         for number, protocol in enumerate(self.config.protocols):
-            tables = [Table.load(self._table_file(number, task)) for task in range(1, num_tasks + 1)]
             results = build_results(
                 dataset=self.dataset_name,
                 method=self.method.name,
                 backbone=self.config.model.backbone,
                 seed=self.config.seed,
                 protocol=protocol,
-                tasks=[score_task(table, protocol, sizes[: t + 1]) for t, table in enumerate(tables)],
+                tasks=[self._scores_of(number, task) for task in range(1, num_tasks + 1)],
             )
-            if self.method.one_task and 0 < self.config.data.base_classes < sizes[0]:
-                results["groups"] = self._groups(tables[-1], protocol)
+            if self.method.one_task and 0 < self.config.data.base_classes < len(self.stream[0].classes):
+                results["groups"] = self._groups(Table.load(self._table_file(number, num_tasks)), protocol)
             results["made"] = {key: facts[key] for key in MADE if key in facts}
             self.record.write_results(results, f"results{self._suffix(number)}")
             all_results.append(results)
         return all_results[0]
+
+    def _scores_of(self, protocol: int, task: int) -> TaskScores:
+        """Of an earlier session of a resumed run, they are computed from the table on disk."""
+        if (protocol, task) not in self.scores:
+            table = Table.load(self._table_file(protocol, task))
+            self.scores[protocol, task] = self._score(protocol, task, table)
+        return self.scores[protocol, task]
+
+    def _score(self, protocol: int, task: int, table: Table) -> TaskScores:
+        sizes = [len(earlier.classes) for earlier in self.stream[:task]]
+        return score_task(table, self.config.protocols[protocol], sizes)
 
     def _groups(self, table: Table, protocol: Protocol) -> list[dict[str, Any]]:
         """Scores of joint training on the classes of each task that other methods would learn one by one."""

@@ -9,6 +9,7 @@ from fdcnet.data.batches import Batches, Key
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Batch, Task
 from fdcnet.methods.base import Method, Phase, State
+from fdcnet.runtime.device import tuned_kernels
 from fdcnet.runtime.distributed import copy_from_first, own_part, refuse_too_many_processes
 from fdcnet.runtime.listener import Epoch
 from fdcnet.runtime.runtime import Runtime
@@ -164,7 +165,7 @@ def _run_phase(
         runtime.note_once,
         config.train.micro_batch,
     )
-    with journal.stopping() as stop:
+    with journal.stopping() as stop, tuned_kernels():
         run_phase(phase, batches, len(epoch_sizes), step, done, step_ended, epoch_ended)
     phase.after()
     listener.phase_ended()
