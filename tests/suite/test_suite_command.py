@@ -46,6 +46,11 @@ def children(process: int) -> list[str]:
     return Path(f"/proc/{process}/task/{process}/children").read_text().split()
 
 
+def process_of(suite: int, recipe: str) -> int:
+    [process] = [child for child in children(suite) if recipe in Path(f"/proc/{child}/cmdline").read_text()]
+    return int(process)
+
+
 @pytest.mark.usefixtures("without_extras")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_killed_suite_continues_and_a_finished_one_does_nothing(folder: Path) -> None:
@@ -61,9 +66,11 @@ def test_a_killed_suite_continues_and_a_finished_one_does_nothing(folder: Path) 
     assert not (folder / "results").exists()
 
     suite = start("--jobs", "2")
+    wait_for(lambda: RunRecord(folder / "runs/small/tiny-fdcnet-s0").exists())
+    os.kill(process_of(suite.pid, "tiny-fdcnet.yaml"), signal.SIGKILL)  # it is tried once more
     said, _ = suite.communicate(timeout=TIMEOUT_SECONDS)
     assert suite.returncode == 0, said
-    assert "3 of 3 runs are done" in said
+    assert "tiny-fdcnet-s0: waiting" in said and "3 of 3 runs are done" in said
     assert len(RunRecord(first).run()["resumed"]) == 1
     names = {path.relative_to(folder / "results").as_posix() for path in folder.glob("results/*/*/*")}
     assert names == {

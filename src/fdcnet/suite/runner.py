@@ -39,6 +39,7 @@ class Job:
     process: "subprocess.Popen[bytes] | None" = None
     started: float = 0.0
     ended: float = 0.0
+    attempts: int = 0
 
     @property
     def log(self) -> Path:
@@ -120,13 +121,15 @@ class Runner:
         with job.log.open("ab") as log:
             command = [sys.executable, "-m", "fdcnet", *self.command(job)]
             job.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | variables)
-        job.started = time.monotonic()
+        job.started, job.attempts = time.monotonic(), job.attempts + 1
         self._set(job, "running")
 
     def _end(self, job: Job, process: "subprocess.Popen[bytes]") -> None:
         job.process, job.ended = None, time.monotonic()
         if process.returncode == 0 and _is_finished(job.folder):
             self._finish(job)
+        elif self.jobs > 1 and job.attempts == 1 and RunRecord(job.folder).exists():
+            self._set(job, "waiting")  # with MPS, a process that crashes ends those beside it as well
         else:
             self._set(job, "failed")
 
