@@ -112,17 +112,7 @@ def compare_engines(localizer: Localizer, photos: list[Path], arguments: argpars
 
 def command(model: Path, photos: Path, engine: str) -> tuple[float, float, float]:
     """-> wall and CPU seconds, and the peak memory in MB"""
-    words = [
-        "predict",
-        str(model),
-        str(photos),
-        "--device",
-        "cpu",
-        "--engine",
-        engine,
-        "--json",
-        str(model / "out.json"),
-    ]
+    words = ["predict", str(model), str(photos), "--device", "cpu", "--engine", engine]
     started = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "fdcnet", *words], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

@@ -5,7 +5,6 @@ lessons do, need no new export.
 """
 
 import hashlib
-import importlib.metadata
 import json
 import logging
 import tempfile
@@ -89,11 +88,10 @@ def _inputs(network: LocalizationNetwork, side: int) -> dict[str, Tensor]:
 
 
 def _key(state: State, name: str, part: nn.Module) -> str:
-    """Changes with all that the graph depends on: weights, settings, and the software that writes and runs it."""
-    packages = {package: importlib.metadata.version(package) for package in ("torch", "onnxscript", "onnxruntime")}
-    model, lineage = to_dict(state.config.model), state.network.lineage.name
-    facts = [FORMAT, fdcnet.__version__, packages, model, lineage, state.config.data.crop, name]
-    digest = hashlib.sha256(json.dumps(facts).encode())
+    """Changes with all that the graph depends on: software, settings and weights."""
+    software = [FORMAT, fdcnet.__version__, torch.__version__]
+    settings = [to_dict(state.config.model), state.network.lineage.name, state.config.data.crop, name]
+    digest = hashlib.sha256(json.dumps([software, settings]).encode())
     for tensor_name, value in part.state_dict().items():
         digest.update(tensor_name.encode())
         digest.update(np.ascontiguousarray(value.numpy()).data)

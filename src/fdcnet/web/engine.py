@@ -30,7 +30,8 @@ def _use_onnx(localizer: Localizer, bundle: Path) -> None:
         with FileLock(cache / LOCK):  # all workers want the same export
             if not use_onnx(localizer.state, export=False):
                 _export(bundle)
-                use_onnx(localizer.state, export=False)
+                if not use_onnx(localizer.state, export=False):
+                    raise RuntimeError("The cache is too small for the exported network: raise FDCNET_CACHE_GB.")
     except (UserError, OSError, RuntimeError):
         log.exception("ONNX Runtime cannot be used. PyTorch computes the predictions.")
 
