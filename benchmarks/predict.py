@@ -34,8 +34,6 @@ from fdcnet.methods.base import State
 from fdcnet.models.network import new_network
 from fdcnet.store.bundle import save_bundle
 
-ROUNDS = 3  # of the command
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -48,6 +46,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--folder", type=int, default=64, help="photos of the folder")
     parser.add_argument("--engines", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of the command with each engine")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     localizer = Localizer.load(arguments.model, arguments.device) if arguments.model else untaught(arguments)
@@ -92,7 +91,7 @@ def compare_engines(localizer: Localizer, photos: list[Path], arguments: argpars
             shutil.copy(photo, folder / f"{number}{photo.suffix}")
         export = seconds(lambda: Localizer.load(model, "cpu", "onnx"))
         runs: dict[str, list[tuple[float, float, float]]] = {"torch": [], "onnx": []}
-        for _ in range(ROUNDS):
+        for _ in range(arguments.rounds):
             for engine, found in runs.items():
                 found.append(command(model, folder, engine))
         localizers = {engine: Localizer.load(model, "cpu", engine) for engine in runs}

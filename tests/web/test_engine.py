@@ -52,24 +52,19 @@ def num_exported(localizer: Localizer) -> int:
     return sum(isinstance(part, OnnxPart) for part in localizer.state.network.modules())
 
 
-def ask(served: ServedModel | WorkerPool, model: Path, photo: bytes) -> dict[str, Any]:
-    arguments = (photo,) if isinstance(served, ServedModel) else (model, photo)
-    return served.predict(*arguments, after=None, heat=False)  # type: ignore[arg-type]
-
-
 def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    return first | {"score": 0, "top": 0} == second | {"score": 0, "top": 0} and [
-        pytest.approx(entry["score"], abs=2e-4) for entry in first["top"]
-    ] == [entry["score"] for entry in second["top"]]
+    close = pytest.approx([entry["score"] for entry in first["top"]], abs=2e-4)
+    rest = {"score": None, "top": None}
+    return [entry["score"] for entry in second["top"]] == close and first | rest == second | rest
 
 
 def test_pytorch_answers_until_the_export_is_ready(model: Path, photo: bytes, cache: Path) -> None:
     served = ServedModel(model, "cpu", "onnx")
     with FileLock(cache / LOCK):  # the export has to wait
-        first = ask(served, model, photo)
+        first = served.predict(photo, None, False)
         assert num_exported(served.localizer()) == 0
     wait_until(lambda: num_exported(served.localizer()) == 5)
-    assert same(ask(served, model, photo), first)
+    assert same(served.predict(photo, None, False), first)
     again = ServedModel(model, "cpu", "onnx")  # the server is started again
     wait_until(lambda: num_exported(again.localizer()) == 5)
 
@@ -80,21 +75,21 @@ def test_pytorch_goes_on_if_the_export_fails(
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     served = ServedModel(model, "cpu", "onnx")
     with caplog.at_level(logging.ERROR):
-        first = ask(served, model, photo)
+        first = served.predict(photo, None, False)
         wait_until(lambda: "PyTorch computes the predictions" in caplog.text)
     assert num_exported(served.localizer()) == 0
-    assert same(ask(served, model, photo), first)
+    assert same(served.predict(photo, None, False), first)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at the workers in /proc")
 def test_all_workers_use_one_export(model: Path, photo: bytes, cache: Path) -> None:
     pool = WorkerPool(2, "cpu", "onnx")
     try:
-        answers = [ask(pool, model, photo) for _ in range(2)]  # workers take turns
+        answers = [pool.predict(model, photo, after=None, heat=False) for _ in range(2)]  # workers take turns
         maps = [Path(f"/proc/{worker.pid}/maps") for worker in pool._running]
         wait_until(lambda: all("onnxruntime" in text.read_text() for text in maps))
         assert len(list(cache.glob(f"*{KEPT}"))) == 5
-        answers += [ask(pool, model, photo) for _ in range(2)]
+        answers += [pool.predict(model, photo, after=None, heat=False) for _ in range(2)]
         assert all(same(answer, answers[0]) for answer in answers)
     finally:
         pool.close()
