@@ -122,12 +122,12 @@ def kept(key: str) -> bytes | None:
     """What `keep` has stored, or None: it was removed to make room, or the file is damaged."""
     file = default_cache_dir() / f"{key}{KEPT}"
     try:
-        stored = file.read_bytes()
+        with file.open("rb") as opened:
+            digest, content = opened.read(DIGEST_BYTES), opened.read()
     except OSError:
         return None
     with contextlib.suppress(OSError):
         os.utime(file)  # time of last use, for _make_room
-    digest, content = stored[:DIGEST_BYTES], stored[DIGEST_BYTES:]
     return content if hashlib.sha256(content).digest() == digest else None
 
 

@@ -60,18 +60,19 @@ def use_onnx(state: State, export: bool = True) -> bool:
     Parts that are not in the cache are exported, which takes many seconds. Without `export`, PyTorch goes on computing
     them. Returns whether ONNX Runtime computes all parts.
     """
-    inputs = _inputs(state.network, state.config.data.crop)
-    parts = {name: state.network.get_submodule(name) for name in inputs}
-    keys = {name: _key(state, name, part) for name, part in parts.items() if not isinstance(part, OnnxPart)}
-    graphs = {name: kept(key) for name, key in keys.items()}
-    missing = [name for name, graph in graphs.items() if graph is None]
-    if missing and export:
-        _log.warning("Exporting the network for ONNX Runtime. This is done once, and takes half a minute.")
-        graphs |= {name: _export(parts[name], inputs[name], keys[name]) for name in missing}
-    for name, graph in graphs.items():
+    network, inputs = state.network, _inputs(state.network, state.config.data.crop)
+    for name, x in inputs.items():
+        part = network.get_submodule(name)
+        if isinstance(part, OnnxPart):
+            continue
+        key = _key(state, name, part)
+        graph = kept(key)
+        if graph is None and export:
+            _log.warning("Exporting the %s for ONNX Runtime. This is done once.", name)
+            graph = _export(part, x, key)
         if graph is not None:
-            state.network.set_submodule(name, OnnxPart(parts[name], open_session(graph)))
-    return export or not missing
+            network.set_submodule(name, OnnxPart(part, open_session(graph)))
+    return all(isinstance(network.get_submodule(name), OnnxPart) for name in inputs)
 
 
 @torch.no_grad()
