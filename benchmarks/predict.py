@@ -1,31 +1,33 @@
 """From a photo's file to its box, against the bare network in the same run.
 
     python benchmarks/predict.py PHOTOS/ [--model runs/NAME/model] [--backbone mobilenet_v1] [--classes 200]
-    python benchmarks/predict.py PHOTOS/ --onnx [--backbone ...] [--json results/scale.json]
+    python benchmarks/predict.py PHOTOS/ --engines [--backbone ...] [--json results/scale.json]
 
 One photo: decoding, network, box, in milliseconds, and as a multiple of the network alone. A folder: photos per second,
 as a share of what the network alone does on batches that are ready. Without --model a network of that backbone stands
 for one: the values of its weights do not change the time. Start it with OMP_WAIT_POLICY=passive.
 
-`--onnx` compares the network alone in PyTorch and, exported, in ONNX Runtime, in turns, with equally many threads.
+`--engines` compares PyTorch and ONNX Runtime on the CPU, in turns, with equally many threads: one photo in this
+process, and the command `fdcnet predict` on the folder, with its peak memory.
 """
 
 import argparse
 import itertools
+import os
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import onnxruntime
 import torch
-from rows import made, merge
+from rows import Row, made, merge
 
 from fdcnet.config import load
 from fdcnet.data.sources.files import listing
-from fdcnet.inference.export import export_onnx
 from fdcnet.inference.localizer import BATCH, Localizer
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
@@ -43,15 +45,18 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--folder", type=int, default=64, help="photos of the folder")
-    parser.add_argument("--onnx", action="store_true")
+    parser.add_argument("--engines", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of the command with each engine")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     localizer = Localizer.load(arguments.model, arguments.device) if arguments.model else untaught(arguments)
     photos = list(itertools.islice(itertools.cycle(listing(arguments.photos, deep=True).images), arguments.folder))
     batch = BATCH[localizer.device.type]
     print(f"{localizer.state.config.model.backbone}, {len(localizer.classes)} classes, {localizer.device}")
-    if arguments.onnx:
-        compare_onnx(localizer, arguments)
+    if arguments.engines:
+        rows = compare_engines(localizer, photos, arguments)
+        if arguments.json:
+            merge(arguments.json, [row | made(localizer.device) for row in rows])
         return
 
     one, bare = [], []
@@ -74,44 +79,80 @@ def main() -> None:
     print(f"  at best: {max(rates):.1f} photos/s")
 
 
-def compare_onnx(localizer: Localizer, arguments: argparse.Namespace) -> None:
-    """Scores and the maps of all classes of one photo, on the CPU."""
-    pixels = np.random.default_rng(0).integers(0, 256, (1, localizer.side, localizer.side, 3), np.uint8)
+def compare_engines(localizer: Localizer, photos: list[Path], arguments: argparse.Namespace) -> list[Row]:
+    backbone = localizer.state.config.model.backbone
+    suffix = "" if backbone == "efficientnet_lite0" else f"_{backbone}"
     with tempfile.TemporaryDirectory() as name:
-        file = Path(name) / "model.onnx"
-        save_bundle(localizer.state, Path(name) / "model")
-        export_onnx(Path(name) / "model", file)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # as with OMP_WAIT_POLICY=passive
-        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    ways: dict[str, Callable[[], object]] = {
-        "PyTorch": forward(localizer, 1),
-        "ONNX Runtime": lambda: session.run(None, {"photos": pixels}),
-    }
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}  # wall and CPU
-    for _ in range(3 + arguments.repeats):
-        for name, call in ways.items():
+        os.environ["FDCNET_CACHE"] = str(Path(name) / "cache")
+        model, folder = Path(name) / "model", Path(name) / "photos"
+        save_bundle(localizer.state, model)
+        folder.mkdir()
+        for number, photo in enumerate(photos):
+            shutil.copy(photo, folder / f"{number}{photo.suffix}")
+        export = seconds(lambda: Localizer.load(model, "cpu", "onnx"))
+        runs: dict[str, list[tuple[float, float, float]]] = {"torch": [], "onnx": []}
+        for _ in range(arguments.rounds):
+            for engine, found in runs.items():
+                found.append(command(model, folder, engine))
+        localizers = {engine: Localizer.load(model, "cpu", engine) for engine in runs}
+    times: dict[str, list[tuple[float, float]]] = {engine: [] for engine in localizers}
+    for i in range(3 + arguments.repeats):
+        for engine, own in localizers.items():
             started = time.process_time()
-            times[name].append((seconds(call), time.process_time() - started))
-    [torch_ms, torch_cpu], [onnx_ms, onnx_cpu] = (
-        [1000 * statistics.median(kind) for kind in zip(*times[name][3:], strict=True)] for name in ways
-    )
-    print(f"PyTorch {torch_ms:.1f} ms, ONNX Runtime {onnx_ms:.1f} ms, median of {arguments.repeats}: ", end="")
-    print(f"{torch_ms / onnx_ms:.2f} x as fast, with {torch_cpu / onnx_cpu:.2f} x less CPU time")
-    if arguments.json:
-        backbone = localizer.state.config.model.backbone
-        row = {
-            "name": "predict_onnx_over_torch_cpu" + ("" if backbone == "efficientnet_lite0" else f"_{backbone}"),
-            "value": round(onnx_ms, 1),
-            "unit": "ms, network alone, one photo",
-            "peer": "PyTorch, same number of threads, in turns",
-            "peer_value": round(torch_ms, 1),
-            "ratio": round(torch_ms / onnx_ms, 2),
-            "ratio_of_cpu_time": round(torch_cpu / onnx_cpu, 2),
-            "backbone": backbone,
-        }
-        merge(arguments.json, [row | made(localizer.device)])
+            wall = seconds(lambda own=own, i=i: own.predict(photos[i % len(photos)]))
+            times[engine].append((1000 * wall, 1000 * (time.process_time() - started)))
+    rows = [
+        row(f"predict_onnx_over_torch_cpu{suffix}", "ms, one photo, from file to box", medians(times, 3)),
+        row(f"predict_{len(photos)}_onnx_over_torch_cpu{suffix}", "seconds, `fdcnet predict`", medians(runs)),
+    ]
+    rows[1] |= {"export_seconds": round(export, 1)}
+    return [facts | {"backbone": backbone} for facts in rows]
+
+
+def command(model: Path, photos: Path, engine: str) -> tuple[float, float, float]:
+    """-> wall and CPU seconds, and the peak memory in MB"""
+    words = ["predict", str(model), str(photos), "--device", "cpu", "--engine", engine]
+    started, peak = time.perf_counter(), 0.0
+    process = subprocess.Popen([sys.executable, "-m", "fdcnet", *words], stdout=subprocess.DEVNULL)
+    while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
+        peak = max(peak, peak_memory(process.pid))
+        time.sleep(0.05)
+    _, status, usage = ended
+    assert status == 0
+    return time.perf_counter() - started, usage.ru_utime + usage.ru_stime, peak
+
+
+def peak_memory(process: int) -> float:
+    """MB so far. What the system reports at the end is not less than the memory of the parent."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return max((int(line.split()[1]) / 1e3 for line in lines if line.startswith("VmHWM")), default=0.0)
+
+
+def medians(measured: dict[str, list[tuple[float, ...]]], warm_up: int = 0) -> dict[str, list[float]]:
+    return {
+        engine: [statistics.median(kind) for kind in zip(*found[warm_up:], strict=True)]
+        for engine, found in measured.items()
+    }
+
+
+def row(name: str, unit: str, found: dict[str, list[float]]) -> Row:
+    """`found`: wall time, CPU time and, where it was measured, memory of each engine."""
+    (wall, cpu, *memory), (peer_wall, peer_cpu, *peer_memory) = found["onnx"], found["torch"]
+    facts = {
+        "name": name,
+        "value": round(wall, 1),
+        "unit": unit,
+        "peer": "PyTorch, same number of threads, in turns",
+        "peer_value": round(peer_wall, 1),
+        "ratio": round(peer_wall / wall, 2),
+        "cpu_time": round(cpu, 1),
+        "peer_cpu_time": round(peer_cpu, 1),
+        "ratio_of_cpu_time": round(peer_cpu / cpu, 2),
+    }
+    facts |= {"memory_mb": round(memory[0]), "peer_memory_mb": round(peer_memory[0])} if memory else {}
+    facts |= {"load_average": round(os.getloadavg()[0], 1)}
+    print(facts, flush=True)
+    return facts
 
 
 def untaught(arguments: argparse.Namespace) -> Localizer:

@@ -2,11 +2,11 @@
 
     python benchmarks/serve.py MODEL PHOTOS/ NEW_PHOTOS/
 
-    python benchmarks/serve.py MODEL PHOTOS/ --workers 1 2 [--clients 4]
+    python benchmarks/serve.py MODEL PHOTOS/ --workers 1 2 [--engines torch onnx] [--clients 4]
 
 Prints the milliseconds from sending a photo to the answer with its map, median and slowest. The lesson on NEW_PHOTOS
 (a folder per class) is cancelled afterwards, so MODEL stays unchanged. With --workers: photos per second for several
-clients at once, a server for each number of workers, in turns. Run it with OMP_WAIT_POLICY=passive.
+clients at once, a server for each number of workers and each engine, in turns. Run it with OMP_WAIT_POLICY=passive.
 """
 
 import argparse
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("new", type=Path, nargs="?")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--workers", type=int, nargs="+")
+    parser.add_argument("--engines", nargs="+", default=["torch"])
     parser.add_argument("--clients", type=int, default=4)
     arguments = parser.parse_args()
     photos = [path.read_bytes() for path in listing(arguments.photos, deep=True).images[: arguments.repeats]]
@@ -57,25 +58,29 @@ def latency(photos: list[bytes], arguments: argparse.Namespace) -> None:
 
 
 def throughput(photos: list[bytes], arguments: argparse.Namespace) -> None:
-    rates: dict[int, list[float]] = {num: [] for num in arguments.workers}
+    kinds = list(itertools.product(arguments.workers, arguments.engines))
+    rates: dict[tuple[int, str], list[float]] = {kind: [] for kind in kinds}
+    if "onnx" in arguments.engines:
+        Localizer.load(arguments.model, "cpu", "onnx")  # so that no server has to export it
     with ExitStack() as stack:
-        servers = {num: stack.enter_context(serving(arguments.model, num)) for num in arguments.workers}
+        servers = {kind: stack.enter_context(serving(arguments.model, *kind)) for kind in kinds}
         pool = stack.enter_context(ThreadPoolExecutor(arguments.clients))
         for _ in range(1 + ROUNDS):  # the first one warms up
-            for num, client in servers.items():
+            for kind, client in servers.items():
                 started = time.perf_counter()
                 list(pool.map(predict, [client] * len(photos), photos))
-                rates[num].append(len(photos) / (time.perf_counter() - started))
-    for num, found in rates.items():
+                rates[kind].append(len(photos) / (time.perf_counter() - started))
+    for (num, engine), found in rates.items():
         print(
-            f"{num} workers, {arguments.clients} clients: {statistics.median(found[1:]):.1f} photos/s "
+            f"{num} workers, {engine}, {arguments.clients} clients: {statistics.median(found[1:]):.1f} photos/s "
             f"({min(found[1:]):.1f} to {max(found[1:]):.1f})"
         )
 
 
 @contextmanager
-def serving(model: Path, num_workers: int = 1) -> Iterator[httpx.Client]:
+def serving(model: Path, num_workers: int = 1, engine: str = "torch") -> Iterator[httpx.Client]:
     command = [sys.executable, "-m", "fdcnet", "serve", str(model), "--port", "0", "--workers", str(num_workers)]
+    command += ["--engine", engine, *(["--device", "cpu"] if engine == "onnx" else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         link = server.stdout.readline().strip()

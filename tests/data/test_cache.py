@@ -2,6 +2,7 @@ import io
 import json
 import os
 import struct
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from PIL import Image
 
 from fdcnet.data import cache as cache_module
-from fdcnet.data.cache import PixelCache, default_cache_dir, fingerprint
+from fdcnet.data.cache import PixelCache, default_cache_dir, fingerprint, keep, kept
 from fdcnet.data.decode import BadImage, decode, decode_with_size, image_size, upright
 from fdcnet.data.records import Record
 from fdcnet.errors import UserError
@@ -454,6 +455,34 @@ def test_the_cache_keeps_within_its_limit(
     PixelCache.build(records[:-1], 8, tmp_path / "cache", CPU)
     assert blocks() == sorted([stems[0], fingerprint(records[:-1], 8)])
     assert len(PixelCache.build(records, 8, tmp_path / "cache", CPU)) == len(records)
+
+
+def test_other_files_share_the_limit(records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FDCNET_CACHE", str(tmp_path / "cache"))
+    one_block = len(records) * 8 * 8 * 3
+    monkeypatch.setenv("FDCNET_CACHE_GB", str(2.5 * one_block / 1e9))
+    contents = {name: name.encode() * (one_block // 2) for name in "abc"}
+    for age, name in enumerate("ab"):
+        keep(name, contents[name])
+        os.utime(next((tmp_path / "cache").glob(f"{name}.*")), (age, age))
+    assert kept("a") == contents["a"]  # now the newest
+    PixelCache.build(records, 8, tmp_path / "cache", CPU)
+    keep("c", contents["c"])
+    assert [kept(name) for name in "abc"] == [contents["a"], None, contents["c"]]
+    keep("d", bytes(2 * one_block))  # does not fit beside the photos of this process
+    assert kept("d") is None
+
+
+@pytest.mark.parametrize("damage", [lambda stored: stored[:-1], lambda stored: stored[:-1] + b"?", lambda stored: b""])
+def test_a_damaged_file_is_not_used(
+    damage: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FDCNET_CACHE", str(tmp_path))
+    keep("name", b"content")
+    assert kept("name") == b"content"
+    [file] = tmp_path.iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    assert kept("name") is None
 
 
 def test_a_run_never_evicts_its_own_photos_and_never_exceeds_the_limit(

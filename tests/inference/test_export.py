@@ -21,8 +21,9 @@ from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Dataset
 from fdcnet.data.stream import make_stream
 from fdcnet.errors import UserError
-from fdcnet.inference import export
-from fdcnet.inference.export import ExportDiffers, export_onnx, export_without_memory
+from fdcnet.inference import export, onnx_graph
+from fdcnet.inference.export import export_onnx, export_without_memory
+from fdcnet.inference.onnx_graph import ExportDiffers
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
@@ -157,7 +158,7 @@ def test_a_model_that_differs_is_not_written(taught: Path, tmp_path: Path, monke
 
 
 def test_a_missing_package_is_named(taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(onnx_graph.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"fdcnet\[onnx\]"):
         export_onnx(taught / "run" / "model", tmp_path / "model.onnx")
 

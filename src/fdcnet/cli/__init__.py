@@ -111,7 +111,7 @@ def _explain(error: Exception) -> str:
 
     from safetensors import SafetensorError
 
-    from fdcnet.inference.export import ExportDiffers
+    from fdcnet.inference.onnx_graph import ExportDiffers
     from fdcnet.runtime.distributed import LostProcess
     from fdcnet.training.loop import Diverged
 

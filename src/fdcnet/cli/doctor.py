@@ -64,4 +64,4 @@ def _cache() -> str:
     cache = default_cache_dir()
     size = sum(file.stat().st_size for file in cache.glob("*")) / 1e9 if cache.is_dir() else 0.0
     free = shutil.disk_usage(next(parent for parent in (cache, *cache.parents) if parent.exists())).free / 1e9
-    return f"{cache}: {size:.1f} GB of decoded photos (safe to delete), {free:.0f} GB free"
+    return f"{cache}: {size:.1f} GB of decoded photos and exported networks (safe to delete), {free:.0f} GB free"

@@ -76,6 +76,7 @@ Set = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N, or mps on a Mac. [default: auto]")]
+Engine = Annotated[str, typer.Option(help="torch, or onnx: ONNX Runtime, which is faster on a CPU.")]
 Cache = Annotated[
     Path | None,
     typer.Option(

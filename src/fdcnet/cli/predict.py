@@ -63,6 +63,7 @@ def predict(
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Batch size. [default: 8 on a CPU, 32 on a GPU]")] = None,
     device: options.Device = None,
+    engine: options.Engine = "torch",
 ) -> None:
     """Classify and localize objects in photos.
 
@@ -88,7 +89,7 @@ def predict(
     if len(to_stdout) > 1:
         raise UserError("Only one output can go to standard output.", "Name a file for the others.")
     photos = find_photos(sources, sys.stdin.buffer, step)
-    localizer = Localizer.load(model, device or "auto")
+    localizer = Localizer.load(model, device or "auto", engine)
     paths = {
         JsonWriter: json,
         CsvWriter: csv,

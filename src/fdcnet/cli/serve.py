@@ -32,6 +32,7 @@ def serve(
     no_token: Annotated[bool, typer.Option("--no-token", help="Serve everybody who can reach the address.")] = False,
     keep: Annotated[int, typer.Option(min=0, help="Number of earlier versions to keep.")] = KEEP,
     device: options.Device = None,
+    engine: options.Engine = "torch",
     workers: Annotated[
         int, typer.Option(min=1, help="Processes that compute predictions. 1 computes them in the server itself.")
     ] = 1,
@@ -57,7 +58,9 @@ def serve(
         raise UserError("--token and --no-token contradict each other.", "Use one of them.")
     token = None if no_token else token or secrets.token_urlsafe(16)
     listening = _listen(host, port)
-    app = make_app(model, host=host, token=token, device=device or "auto", keep=keep, num_workers=workers)
+    app = make_app(
+        model, host=host, token=token, device=device or "auto", engine=engine, keep=keep, num_workers=workers
+    )
     links = _links(host, listening.getsockname()[1], token)
     for link in links:
         console.print(link, markup=False, highlight=False, soft_wrap=True)

@@ -22,13 +22,15 @@ from fdcnet.data.decode import BadImage, decode_with_size
 from fdcnet.data.pixels import EncodedPixels, Pixels, encode, select
 from fdcnet.data.records import Record
 from fdcnet.errors import UserError
-from fdcnet.files import remove_leftovers, replacing
+from fdcnet.files import remove_leftovers, replacing, write_bytes
 
 FORMAT = 1  # raise it whenever decoding changes, so that no stale pixels are used
 GPU_SHARE = 0.4  # of the free memory: the rest is for training
 CHUNK = 64  # photos per worker between two progress reports
 LIMIT_VARIABLE = "FDCNET_CACHE_GB"
-LIMIT_GB = 100.0  # of decoded photos on disk
+LIMIT_GB = 100.0
+KEPT = ".kept"  # suffix of files that hold a checksum and bytes, see `keep`
+DIGEST_BYTES = hashlib.sha256().digest_size
 ENCODED_SHARE = 1 / 8  # of the raw size, at most about; photos take 1 / 9, noise more
 _in_use: set[Path] = set()  # blocks of this process
 
@@ -102,6 +104,31 @@ def default_cache_dir() -> Path:
         return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "fdcnet"
+
+
+def keep(key: str, content: bytes) -> None:
+    """Store bytes for `kept`, unless the limit of the cache is too small for them."""
+    cache_dir = default_cache_dir()
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(cache_dir)
+        if _make_room(cache_dir, len(content)):
+            write_bytes(cache_dir / f"{key}{KEPT}", hashlib.sha256(content).digest() + content)
+    except OSError as error:
+        raise _cannot_write(cache_dir, len(content), error) from error
+
+
+def kept(key: str) -> bytes | None:
+    """What `keep` has stored, or None: it was removed to make room, or the file is damaged."""
+    file = default_cache_dir() / f"{key}{KEPT}"
+    try:
+        with file.open("rb") as opened:
+            digest, content = opened.read(DIGEST_BYTES), opened.read()
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(file)  # time of last use, for _make_room
+    return content if hashlib.sha256(content).digest() == digest else None
 
 
 def exceeds_limit(num_photos: int, size: int) -> bool:
@@ -256,26 +283,27 @@ def _any_repaired(block: _Block, records: Sequence[Record], size: int) -> bool:
 
 
 def _make_room(cache_dir: Path, needed: int) -> bool:
-    """Remove the blocks that were not used for longest until `needed` bytes fit into the limit; False if they cannot.
+    """Remove what was not used for longest until `needed` bytes fit into the limit; False if they cannot.
 
     Blocks of this process are never removed. One that another process has mapped stays readable to it.
     """
     room = _limit_bytes() - needed
-    blocks = []
-    for sidecar in cache_dir.glob("*.json"):
+    others = []
+    for last_used in (*cache_dir.glob("*.json"), *cache_dir.glob(f"*{KEPT}")):  # the file whose time stamp counts
         with contextlib.suppress(OSError):
-            num_bytes = sidecar.with_suffix(".pixels").stat().st_size
-            if sidecar.with_suffix("") in _in_use:
+            content = last_used if last_used.suffix == KEPT else last_used.with_suffix(".pixels")
+            num_bytes = content.stat().st_size
+            if last_used.with_suffix("") in _in_use:
                 room -= num_bytes
             else:
-                blocks.append((sidecar.stat().st_mtime, num_bytes, sidecar))
+                others.append((last_used.stat().st_mtime, num_bytes, last_used, content))
     if room < 0:
         return False
-    for _, num_bytes, sidecar in sorted(blocks, reverse=True):
+    for _, num_bytes, last_used, content in sorted(others, reverse=True):
         room -= num_bytes
         if room < 0:
-            sidecar.unlink(missing_ok=True)
-            sidecar.with_suffix(".pixels").unlink(missing_ok=True)
+            last_used.unlink(missing_ok=True)
+            content.unlink(missing_ok=True)
     return True
 
 

@@ -1,15 +1,10 @@
 """Export a saved model as ONNX, which runs without PyTorch, or as a copy without stored photos."""
 
 import contextlib
-import importlib.util
-import io
 import json
-import logging
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,19 +19,15 @@ from fdcnet.errors import UserError, count
 from fdcnet.evaluation.evaluator import WHOLE, show
 from fdcnet.files import replacing
 from fdcnet.inference.localizer import predict_protocol
+from fdcnet.inference.onnx_graph import ExportDiffers, largest_differences, open_session, require_packages, write_graph
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
 from fdcnet.store.bundle import load_bundle, save_bundle
 from fdcnet.store.versions import versions
 
-OPSET = 18
 TOLERANCE = 1e-3  # largest difference of probabilities and masks, both in 0..1
 NUM_CHECKED = 8  # photos on which the exported model is compared with PyTorch
-
-
-class ExportDiffers(RuntimeError):
-    """The outputs of the exported model differ from those of PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +62,21 @@ class _ExportedNetwork(nn.Module):
 
 def export_onnx(model: Path, file: Path, photos: Path | None = None) -> Check:
     """Write an ONNX file after comparing it with PyTorch on `photos`, or on photos in the model's memory."""
-    _check_packages()
+    require_packages()
     state = load_bundle(model)
     network = _ExportedNetwork(state).eval().requires_grad_(False)
     description, pixels = _photos_to_check(state, photos)
     if file.is_dir():
         raise UserError(f"{file} is a folder.", "Name a file, such as model.onnx.")
     with replacing(file) as new:
-        _write(network, pixels, Path(new.name), _metadata(state))
-        return _compare(network, Path(new.name), pixels, description)
+        write_graph(network, pixels, Path(new.name), "photos", ["scores", "maps"], _metadata(state))
+        scores, maps = largest_differences(network, open_session(Path(new.name)), pixels)
+        if not (scores <= TOLERANCE and maps <= TOLERANCE):
+            raise ExportDiffers(
+                f"The ONNX model differs from PyTorch on {description}: scores by {scores:.1e}, maps by {maps:.1e}.\n"
+                "Nothing was written. Please report this with the output of 'fdcnet doctor'."
+            )
+    return Check(description, len(pixels), scores, maps)
 
 
 def export_without_memory(model: Path, out: Path) -> None:
@@ -126,54 +123,6 @@ def _metadata(state: State) -> dict[str, str]:
     }
 
 
-def _write(network: _ExportedNetwork, photos: Tensor, file: Path, metadata: dict[str, str]) -> None:
-    with _silenced():
-        program = torch.onnx.export(
-            network,
-            (photos[:2].repeat(2, 1, 1, 1)[:2],),  # the exporter would treat a batch size of one as a constant
-            input_names=["photos"],
-            output_names=["scores", "maps"],
-            dynamic_shapes={"photos": {0: torch.export.Dim("batch", min=1, max=4096)}},
-            opset_version=OPSET,
-            dynamo=True,
-            verbose=False,
-        )
-        assert program is not None
-        _remove_source_locations(program.model)
-        program.model.metadata_props.update(metadata)
-        program.model.producer_name = "fdcnet"
-        program.save(str(file), external_data=False)
-
-
-def _remove_source_locations(model: Any) -> None:
-    """The exporter stores source lines, with paths of this machine, in each node and value."""
-    for node in model.graph.all_nodes():
-        node.metadata_props.clear()
-        for value in node.outputs:
-            value.metadata_props.clear()
-    for value in (*model.graph.inputs, *model.graph.initializers.values()):
-        value.metadata_props.clear()
-
-
-def _compare(network: _ExportedNetwork, file: Path, photos: Tensor, description: str) -> Check:
-    """Compare on all photos at once and on one alone, because the batch size must not matter."""
-    runtime: Any = importlib.import_module("onnxruntime")
-    session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    worst = [0.0, 0.0]
-    for batch in (photos, photos[:1]):
-        with torch.inference_mode():
-            expected = network(batch)
-        outputs = session.run(["scores", "maps"], {"photos": batch.numpy()})
-        for i in range(2):
-            worst[i] = max(worst[i], float(np.abs(outputs[i] - expected[i].numpy()).max()))
-    if not max(worst) <= TOLERANCE:
-        raise ExportDiffers(
-            f"The ONNX model differs from PyTorch on {description}: scores by {worst[0]:.1e}, maps by {worst[1]:.1e}.\n"
-            "Nothing was written. Please report this with the output of 'fdcnet doctor'."
-        )
-    return Check(description, len(photos), *worst)
-
-
 def _photos_to_check(state: State, folder: Path | None) -> tuple[str, Tensor]:
     """-> description, pixels (N, side, side, 3)"""
     side, size = state.config.data.crop, state.config.data.size
@@ -202,24 +151,3 @@ def _decoded(files: Sequence[Path], side: int) -> list[np.ndarray]:
 def _generated(side: int) -> Tensor:
     pictures = [draw(name, side, rng("export", name))[0] for name in class_names(NUM_CHECKED)]
     return torch.from_numpy(np.stack([np.asarray(picture.convert("RGB")) for picture in pictures]))
-
-
-def _check_packages() -> None:
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        if importlib.util.find_spec(name) is None:
-            remedy = "Install it: pip install 'fdcnet[onnx]'"
-            raise UserError(f"ONNX export needs the package {name}, which is not installed.", remedy)
-
-
-@contextlib.contextmanager
-def _silenced() -> Iterator[None]:
-    """Hide what the exporter prints, logs and warns about."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

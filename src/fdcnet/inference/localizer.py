@@ -21,6 +21,7 @@ from fdcnet.data.records import Dataset
 from fdcnet.errors import UserError, count
 from fdcnet.files import did_you_mean
 from fdcnet.inference import hub
+from fdcnet.inference.engine import check_engine, use_onnx
 from fdcnet.inference.prediction import ClassScore, Prediction, find_boxes
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
@@ -65,8 +66,9 @@ class Request:
 class Localizer:
     """Classifies and localizes objects in photos. Thread-safe."""
 
-    def __init__(self, state: State, device: str = "auto") -> None:
+    def __init__(self, state: State, device: str = "auto", engine: str = "torch") -> None:
         self.device = find_device(device)
+        check_engine(engine, self.device)
         # On a CPU, channels-last slows MobileNetV1 down and brings the other backbones nothing.
         layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
         state.network.to(self.device, memory_format=layout).eval()  # type: ignore[call-overload]
@@ -75,15 +77,17 @@ class Localizer:
         self.protocol = predict_protocol(state.config.protocols)
         self.side = state.config.data.crop
         self.lesson: LearnReport | None = None
+        if engine == "onnx":
+            use_onnx(state)
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "auto") -> "Localizer":
+    def load(cls, path: str | Path, device: str = "auto", engine: str = "torch") -> "Localizer":
         """Load a model: one that `fdcnet learn` made, runs/NAME/model, or hf://owner/name from the Hugging Face hub.
 
-        The photos in its memory are not read.
+        The photos in its memory are not read. `engine`: "torch", or "onnx" for ONNX Runtime, which is faster on a CPU.
         """
         folder = hub.download(path) if hub.is_address(path) else Path(path)
-        return cls(load_bundle(folder, memory=False), device)
+        return cls(load_bundle(folder, memory=False), device, engine)
 
     @classmethod
     def learn(

@@ -17,8 +17,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from fdcnet.errors import UserError
+from fdcnet.inference.engine import check_engine
 from fdcnet.report.page import POLICY, render
 from fdcnet.report.runs import load
+from fdcnet.runtime.device import find_device
 from fdcnet.store.versions import rollback
 from fdcnet.teaching.holdout import FEWEST_PHOTOS
 from fdcnet.teaching.learn import KEEP
@@ -48,18 +50,20 @@ def make_app(
     host: str = "127.0.0.1",
     token: str | None = None,
     device: str = "auto",
+    engine: str = "torch",
     keep: int = KEEP,
     num_workers: int = 1,
 ) -> ASGIApp:
     """Serve the model at `path`. If it does not exist yet, the first lesson creates it."""
-    models = ServedModels(path, device)
+    check_engine(engine, find_device(device))
+    models = ServedModels(path, device, engine if num_workers == 1 else "torch")
     models.own.refuse_other_folders()
     runner = LessonRunner(models, keep)
     labelling = Labelling(models, runner)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        models.pool = WorkerPool(num_workers, device) if num_workers > 1 else None
+        models.pool = WorkerPool(num_workers, device, engine) if num_workers > 1 else None
         yield
         await to_thread.run_sync(labelling.close)
         await to_thread.run_sync(runner.close)

@@ -20,6 +20,7 @@ from fdcnet.errors import UserError
 from fdcnet.files import did_you_mean
 from fdcnet.inference.annotation import Annotation
 from fdcnet.inference.localizer import Localizer
+from fdcnet.runtime.machine import lower_priority
 from fdcnet.teaching.label_boxes import LabelledPhoto, box_photos
 from fdcnet.teaching.label_corrections import Correction, apply_correction, checked
 from fdcnet.teaching.label_files import FORMATS, place_photos, write_format
@@ -29,7 +30,7 @@ from fdcnet.teaching.label_shapes import Shape
 from fdcnet.web.box_lesson import BoxLesson
 from fdcnet.web.guard import Refused
 from fdcnet.web.model import ServedModel, ServedModels
-from fdcnet.web.runner import FAILURES, LessonRunner, lower_priority
+from fdcnet.web.runner import FAILURES, LessonRunner
 from fdcnet.web.uploads import Upload
 
 log = logging.getLogger(__name__)

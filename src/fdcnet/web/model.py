@@ -12,6 +12,7 @@ from fdcnet.store.bundle import current_number, has_bundle, read_current, read_d
 from fdcnet.store.versions import after_tasks, is_unborn, lineage, versions
 from fdcnet.teaching.refine import can_refine
 from fdcnet.web.classes import KeptPhotos, accuracy_history, num_learned, read_kept_photos
+from fdcnet.web.engine import use_onnx_soon
 from fdcnet.web.guard import Refused
 from fdcnet.web.pool import WorkerPool
 
@@ -21,8 +22,8 @@ MAX_LOADED = 4  # versions in memory
 class ServedModel:
     """Thread-safe. A lesson or another command may change the version in use at any time."""
 
-    def __init__(self, path: Path, device: str = "auto") -> None:
-        self.path, self.device = path, device
+    def __init__(self, path: Path, device: str = "auto", engine: str = "torch") -> None:
+        self.path, self.device, self.engine = path, device, engine
         self._loaded: dict[tuple[Path, int], Localizer] = {}
         self._kept_photos: tuple[int, dict[str, KeptPhotos]] = (0, {})  # of one version
         self._lock = threading.Lock()
@@ -44,11 +45,17 @@ class ServedModel:
         with self._lock:
             file = bundle / "fdcnet.json"
             key = (bundle, file.stat().st_mtime_ns if file.is_file() else 0)
-            localizer = self._loaded.pop(key, None) or Localizer.load(bundle, self.device)
+            localizer = self._loaded.pop(key, None) or self._load(bundle)
             self._loaded[key] = localizer  # most recently used last
             while len(self._loaded) > MAX_LOADED:
                 self._loaded.pop(next(iter(self._loaded)))
             return localizer
+
+    def _load(self, bundle: Path) -> Localizer:
+        localizer = Localizer.load(bundle, self.device)
+        if self.engine == "onnx":
+            use_onnx_soon(localizer, bundle)
+        return localizer
 
     def predict(self, photo: bytes, after: int | None, heat: bool, **options: Unpack[Options]) -> dict[str, Any]:
         """The prediction for a photo by the version in use, or by the model as it was after task `after`."""
@@ -156,8 +163,8 @@ class ServedModel:
 class ServedModels:
     """The user's model, and the example as long as the user's model does not exist."""
 
-    def __init__(self, path: Path, device: str = "auto") -> None:
-        self.own = ServedModel(path, device)
+    def __init__(self, path: Path, device: str = "auto", engine: str = "torch") -> None:
+        self.own = ServedModel(path, device, engine)
         self.example: ServedModel | None = None
         self.pool: WorkerPool | None = None
 

@@ -19,9 +19,9 @@ Worker = subprocess.Popen[bytes]
 class WorkerPool:
     """Thread-safe. A worker that has died is replaced."""
 
-    def __init__(self, num_workers: int, device: str) -> None:
+    def __init__(self, num_workers: int, device: str, engine: str = "torch") -> None:
         num_threads = max(1, num_cores() // num_workers)
-        self._command = [sys.executable, "-P", "-m", "fdcnet.web.worker", device, str(num_threads)]
+        self._command = [sys.executable, "-P", "-m", "fdcnet.web.worker", device, engine, str(num_threads)]
         self._free: Queue[Worker] = Queue()
         self._running: set[Worker] = set()
         self._lock = threading.Lock()

@@ -2,8 +2,6 @@
 
 import contextlib
 import logging
-import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from fdcnet.errors import UserError
+from fdcnet.runtime.machine import lower_priority
 from fdcnet.store.versions import can_go_back
 from fdcnet.teaching.checks import refuse_few_photos
 from fdcnet.teaching.learn import KEEP, Cancelled, LearnReport, learn
@@ -29,7 +28,6 @@ from fdcnet.web.workspace import Workspace
 
 log = logging.getLogger(__name__)
 FAILURES = (OSError, SafetensorError, MemoryError, RuntimeError)
-NICENESS = 10  # predictions come first
 Teach = Callable[..., LearnReport]
 """Called with the model's path and, by name: keep, device, listener, cancel"""
 
@@ -91,7 +89,7 @@ class LessonRunner:
             raise Refused(409, "The model already has classes.", "The example is only for a new model.")
         with self.reserved():
             folder = self.workspace.new_folder("example")
-            example = ServedModel(folder / "example", self.models.own.device)
+            example = ServedModel(folder / "example", self.models.own.device, self.models.own.engine)
             upload = make_example(self.workspace.new_folder("upload"))
             self._start(example, upload, _lesson(upload, **SETTINGS))
             self.models.example = example
@@ -139,10 +137,3 @@ class LessonRunner:
 
 def _lesson(upload: Upload, **options: Any) -> Teach:
     return partial(learn, photos=upload.dataset, cache=False, **options)  # uploads are deleted after the lesson
-
-
-def lower_priority() -> None:
-    """On Linux every thread has its own niceness, and threads that it starts inherit it."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

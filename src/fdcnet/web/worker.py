@@ -16,22 +16,22 @@ from fdcnet.web.model import ServedModel
 
 
 def main() -> None:
-    device, num_threads = sys.argv[1:]
+    device, engine, num_threads = sys.argv[1:]
     torch.set_num_threads(int(num_threads))
     answers, sys.stdout = sys.stdout.buffer, sys.stderr  # nothing else may be written among the answers
     try:
-        _serve(sys.stdin.buffer, answers, device)
+        _serve(sys.stdin.buffer, answers, device, engine)
     except BrokenPipeError:
         return  # the server has stopped
 
 
-def _serve(questions: IO[bytes], answers: IO[bytes], device: str) -> None:
+def _serve(questions: IO[bytes], answers: IO[bytes], device: str, engine: str) -> None:
     models: dict[str, ServedModel] = {}  # the user's and the example
     while line := questions.readline():
         question = json.loads(line)
         photo = questions.read(question.pop("num_bytes"))
         path = question.pop("model")
-        model = models.setdefault(path, ServedModel(Path(path), device))
+        model = models.setdefault(path, ServedModel(Path(path), device, engine))
         answers.write(json.dumps(_answer(model, photo, question)).encode() + b"\n")
         answers.flush()
 
