@@ -121,6 +121,14 @@ def test_several_labels_per_photo(model: Path, photos: Path, tmp_path: Path) -> 
     assert classes == [["ringed disc", "striped star"], ["striped star", "dotted square"]]
 
 
+def test_a_class_that_is_never_alone_cannot_be_learned(photos: Path, tmp_path: Path) -> None:
+    first, second = sorted(photos.rglob("*.jpg"))[:2]
+    (tmp_path / "photos.csv").write_text(f"path,label\n{first},disc|star\n{second},disc\n")
+    with pytest.raises(UserError, match=r"All photos of the class 'star' have other labels(.|\n)*this label only"):
+        label(tmp_path / "photos.csv", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_unreadable_photos_are_skipped(model: Path, photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "photos")
     (tmp_path / "photos" / "ringed disc" / "bad.jpg").write_text("not a photo")
@@ -272,5 +280,8 @@ def test_other_output_folders_are_left_alone(model: Path, photos: Path, tmp_path
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
     with pytest.raises(UserError, match="is a file"):
         label(photos, tmp_path / "out" / "thesis.tex", model=model)
+    with pytest.raises(UserError, match="is inside the folder of photos"):
+        label(photos, photos / "boxes", model=model)
+    assert not (photos / "boxes").exists()
     with pytest.raises(UserError, match=r"There is no label format 'yollo'\.\nDid you mean 'yolo'"):
         label(photos, tmp_path / "new", model=model, formats=["yollo"])

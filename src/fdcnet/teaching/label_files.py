@@ -73,8 +73,10 @@ class Record:
     checksums: dict[str, str]  # format -> checksum of its annotation files
 
 
-def check_output(out: Path) -> None:
-    """Refuse a folder that holds something else."""
+def check_output(out: Path, photos: Path) -> None:
+    """Refuse a folder that holds something else, and one in which the next run would find classes and photos."""
+    if photos.is_dir() and out.resolve().is_relative_to(photos.resolve()):
+        raise UserError(f"{out} is inside the folder of photos, {photos}.", "Name a folder elsewhere.")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file.", "Name a folder.")
     if out.is_dir() and not (out / RECORD).is_file():
