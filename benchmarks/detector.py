@@ -48,6 +48,7 @@ HEAD_WIDTH = 256
 ANCHORS = ((48, 96), (144, 224))  # pixels, at strides 8 and 16
 RATIOS = (0.5, 1.0, 2.0)
 DECAY = 1e-4
+PRETRAINED_RATE = 0.2  # of the learning rate
 WARM_UP = 0.1  # of all steps
 MEASURES = {"ap50": (0.5,), "ap75": (0.75,), "ap": LEVELS}
 SAMPLES = 500  # of the bootstrap
@@ -220,8 +221,13 @@ def as_seen(cache: PixelCache, boxes: Sequence[BoxXYXY]) -> Tensor:
 
 def fit(detector: FasterRCNN, cache: PixelCache, boxes: Tensor, seed: int, options: argparse.Namespace) -> None:
     batches = cycled_indices(len(cache), options.epochs * len(cache), options.batch, (seed,), drop_last=True)
-    optimizer = torch.optim.AdamW(detector.parameters(), lr=options.rate, weight_decay=DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.rate, len(batches), pct_start=WARM_UP)
+    pretrained = set(detector.backbone.body.parameters())
+    groups = [
+        [parameter for parameter in detector.parameters() if (parameter in pretrained) is old] for old in (True, False)
+    ]
+    optimizer = torch.optim.AdamW([{"params": group} for group in groups], weight_decay=DECAY)
+    rates = [PRETRAINED_RATE * options.rate, options.rate]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, len(batches), pct_start=WARM_UP)
     label = torch.ones(1, dtype=torch.int64, device=boxes.device)
     detector.train()
     for step, rows in enumerate(batches):
