@@ -18,6 +18,7 @@ import fdcnet
 from fdcnet import Localizer
 from fdcnet.data.sources import read
 from fdcnet.errors import UserError
+from fdcnet.inference.writers import YoloWriter
 from fdcnet.teaching.label import LabelReport, label
 from fdcnet.teaching.label_files import FORMATS
 
@@ -270,6 +271,22 @@ def test_bad_photo_sets(make: Any, message: str, model: Path, tmp_path: Path) ->
     with pytest.raises(UserError, match=message):
         label(tmp_path / "photos", tmp_path / "out", model=model)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_was_stopped_while_writing_can_be_repeated(
+    model: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):  # into a new folder, and into one that is complete
+        with monkeypatch.context() as patch:
+            patch.setattr(YoloWriter, "__exit__", stop)
+            with pytest.raises(KeyboardInterrupt):
+                label(photos, tmp_path / "out", model=model, formats=["coco", "yolo"], device="cpu")
+        report = label(photos, tmp_path / "out", model=model, formats=["coco"], device="cpu")
+        assert tmp_path / "out" / "yolo" in report.written
+    label(photos, tmp_path / "out", model=model, device="cpu")
 
 
 def test_other_output_folders_are_left_alone(model: Path, photos: Path, tmp_path: Path) -> None:

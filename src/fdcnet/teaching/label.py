@@ -112,10 +112,11 @@ def label(
         if not boxed:
             raise UserError("No photo could be read.", "Run 'fdcnet data check' on the photos.")
         formats = tuple(dict.fromkeys((*record.checksums, *formats)))
+        write_record(out, checksum, known.classes, boxed, formats, complete=False)
         for name in formats:
             skipped += write_format(name, out, known.classes, boxed, copy_photos, labelstudio_url)
         write_bytes(out / SHEET, contact_sheet(known.title, boxed).encode("utf-8", "replace"))
-        write_record(out, checksum, known.classes, boxed, formats)
+        write_record(out, checksum, known.classes, boxed, formats, complete=True)
     written = (out / SHEET, *(out / FORMATS[name].target for name in formats))
     seconds = round(time.monotonic() - started, 1)
     return LabelReport(out, known.classes, tuple(boxed), written, tuple(skipped), seconds)
