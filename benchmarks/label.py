@@ -1,30 +1,28 @@
 """How good the boxes of `fdcnet label` are, whether its confidence finds the wrong ones, and what checked boxes teach.
 
-    python benchmarks/label.py --cub CUB_200_2011 --pets oxford_pets --out results/label.json
+    python benchmarks/label.py --cub CUB_200_2011 --pets oxford_pets --json results/label.json
 
 Labels are used for learning. True boxes measure, and five of each class play the part of a person's corrections.
-`--work DIR` keeps what was learned and boxed. `--skip N` leaves out the first N classes of both sets.
+`--work DIR` keeps what was learned and boxed. `--skip N` leaves out the first N classes. Rows of other names are kept.
 """
 
 import argparse
 import json
-import os
-import platform
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from rows import Row, made, merge
 
 import fdcnet
 from fdcnet import geometry
 from fdcnet.cli.console import console
 from fdcnet.data.records import Dataset, Record
 from fdcnet.runtime.progress import Lines
-from fdcnet.store.record import commit, write_json
+from fdcnet.store.bundle import has_bundle
 from fdcnet.teaching.label import LabelReport, label
 
 WORST = 0.2
@@ -33,47 +31,50 @@ CORRECTED = 5  # photos per class
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cub", type=Path, required=True)
-    parser.add_argument("--pets", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--cub", type=Path)
+    parser.add_argument("--pets", type=Path)
+    parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "fdcnet-label")
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--skip", type=int, default=0)
     options = parser.parse_args()
-    facts = {
-        "command": "python benchmarks/label.py --cub CUB_200_2011 --pets oxford_pets --out results/label.json",
-        "commit": commit(),
-        "device": f"CPU, {os.cpu_count()} cores, shared with other programs; {torch.get_num_threads()} torch threads",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
+    for row in measured_rows(options):
+        print(row, flush=True)
+        merge(options.json, [row | made(torch.device("cpu"))])
+
+
+def measured_rows(options: argparse.Namespace) -> Iterator[Row]:
     sets = {"cub": (options.cub, 20, 30), "pets": (options.pets, 10, None)}
-    results = {}
     for name, (source, num_classes, per_class) in sets.items():
-        dataset = without_first(fdcnet.read_dataset(source), options.skip).first(num_classes)
-        model, records = options.work / name / "out" / "model", first_photos(dataset.train, per_class)
-        results[name] = measure(records, options.work / name, None, options.cache)
-        results[f"{name}, test photos"] = measure(dataset.test, options.work / f"{name}-test", model, options.cache)
-        results[f"{name}, learn boxes"] = measure_learning(records, options.work / name, options.cache)
-        write_json(options.out, facts | {"results": results})
+        if source is not None:
+            dataset = without_first(fdcnet.read_dataset(source), options.skip).first(num_classes)
+            title = f"{name}, classes {options.skip + 1} to {options.skip + len(dataset.classes)}"
+            folder, records = options.work / title, first_photos(dataset.train, per_class)
+            yield {"name": title} | measure(records, folder, None, options.cache)
+            model, test = folder / "out" / "model", options.work / f"{title}, test"
+            yield {"name": f"{title}, test photos"} | measure(dataset.test, test, model, options.cache)
+            yield {"name": f"{title}, learn boxes"} | measure_learning(records, folder, options.cache)
 
 
-def measure(records: Sequence[Record], folder: Path, model: Path | None, cache: Path | None) -> dict[str, Any]:
+def measure(records: Sequence[Record], folder: Path, model: Path | None, cache: Path | None) -> Row:
     """Label photos with the model that is learned from them, or with a model that has not seen them."""
     for record in records:
         place = folder / "photos" / record.label / record.path.name
         place.parent.mkdir(parents=True, exist_ok=True)
         if not place.exists():
-            place.symlink_to(record.path)
-    watch = Stopwatch(console)
+            place.symlink_to(record.path.resolve())
+    learns = model is None and not has_bundle(folder / "out" / "model")
+    started, watch = time.process_time(), Stopwatch(console)
     report = label(folder / "photos", folder / "out", model=model, device="cpu", cache_dir=cache, listener=watch)
-    return summarize(scored(report, records)) | {
-        "classes": len(report.classes),
-        "photos": len(report.photos),
-        "cpu_seconds_per_photo_boxing": round(watch.cpu_seconds / max(watch.num_photos, 1), 3),
-    }
+    facts: Row = {"classes": len(report.classes), "photos": len(report.photos)}
+    if learns:
+        facts["cpu_seconds_learning"] = round(watch.started - started)
+    if watch.num_photos:
+        facts["cpu_seconds_per_photo_boxing"] = round(watch.cpu_seconds / watch.num_photos, 3)
+    return summarize(scored(report, records)) | facts
 
 
-def measure_learning(records: Sequence[Record], folder: Path, cache: Path | None) -> dict[str, Any]:
+def measure_learning(records: Sequence[Record], folder: Path, cache: Path | None) -> Row:
     """Correct a few photos of each class, drawn at random, and measure the others before and after learning."""
     draw = np.random.default_rng(0).permutation(len(records))
     boxed = [records[i] for i in draw if records[i].boxes_xyxy]
@@ -128,7 +129,7 @@ class Stopwatch(Lines):
     """CPU time from the first boxed photo to the last. Wall time says nothing on a shared machine."""
 
     num_photos = 0
-    cpu_seconds = 0.0
+    started = cpu_seconds = 0.0
 
     def progress(self, what: str, done: int, total: int) -> None:
         super().progress(what, done, total)
@@ -153,7 +154,7 @@ def without_first(dataset: Dataset, number: int) -> Dataset:
     return Dataset(dataset.name, classes, train, test)
 
 
-def summarize(rows: np.ndarray) -> dict[str, Any]:
+def summarize(rows: np.ndarray) -> Row:
     """rows: (N, 2), confidence and IoU with the true box."""
     confidence, iou = rows.T
     wrong = iou <= 0.5

@@ -134,6 +134,14 @@ def test_coco_official_layout(tmp_path: Path) -> None:
     assert [r.path for r in data.test] == [tmp_path / "val2017/1.jpg"]
 
 
+def test_coco_photos_in_data(tmp_path: Path) -> None:
+    """FiftyOne's layout, which `fdcnet label` writes."""
+    touch(tmp_path, "data/ant/1.jpg")
+    (tmp_path / "labels.json").write_text(coco([(1, "ant/1.jpg")], [(1, 7, [0, 0, 4, 4])]))
+    for source in (tmp_path, tmp_path / "labels.json"):
+        assert [record.path for record in read(source).train] == [tmp_path / "data/ant/1.jpg"]
+
+
 def test_coco_json_in_each_split_folder(tmp_path: Path) -> None:
     touch(tmp_path, "train/1.jpg", "valid/1.jpg")
     for split in ("train", "valid"):

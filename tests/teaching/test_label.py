@@ -18,6 +18,7 @@ import fdcnet
 from fdcnet import Localizer
 from fdcnet.data.sources import read
 from fdcnet.errors import UserError
+from fdcnet.inference.writers import YoloWriter
 from fdcnet.teaching.label import LabelReport, label
 from fdcnet.teaching.label_files import FORMATS
 
@@ -119,6 +120,14 @@ def test_several_labels_per_photo(model: Path, photos: Path, tmp_path: Path) -> 
     report = label(tmp_path / "photos.csv", tmp_path / "out", model=model, device="cpu")
     classes = [[a.class_name for a in photo.annotations] for photo in report.photos]
     assert classes == [["ringed disc", "striped star"], ["striped star", "dotted square"]]
+
+
+def test_a_class_that_is_never_alone_cannot_be_learned(photos: Path, tmp_path: Path) -> None:
+    first, second = sorted(photos.rglob("*.jpg"))[:2]
+    (tmp_path / "photos.csv").write_text(f"path,label\n{first},disc|star\n{second},disc\n")
+    with pytest.raises(UserError, match=r"All photos of the class 'star' have other labels(.|\n)*this label only"):
+        label(tmp_path / "photos.csv", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_unreadable_photos_are_skipped(model: Path, photos: Path, tmp_path: Path) -> None:
@@ -264,6 +273,22 @@ def test_bad_photo_sets(make: Any, message: str, model: Path, tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
+def test_a_run_that_was_stopped_while_writing_can_be_repeated(
+    model: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):  # into a new folder, and into one that is complete
+        with monkeypatch.context() as patch:
+            patch.setattr(YoloWriter, "__exit__", stop)
+            with pytest.raises(KeyboardInterrupt):
+                label(photos, tmp_path / "out", model=model, formats=["coco", "yolo"], device="cpu")
+        report = label(photos, tmp_path / "out", model=model, formats=["coco"], device="cpu")
+        assert tmp_path / "out" / "yolo" in report.written
+    label(photos, tmp_path / "out", model=model, device="cpu")
+
+
 def test_other_output_folders_are_left_alone(model: Path, photos: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("mine")
@@ -272,5 +297,8 @@ def test_other_output_folders_are_left_alone(model: Path, photos: Path, tmp_path
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
     with pytest.raises(UserError, match="is a file"):
         label(photos, tmp_path / "out" / "thesis.tex", model=model)
+    with pytest.raises(UserError, match="is inside the folder of photos"):
+        label(photos, photos / "boxes", model=model)
+    assert not (photos / "boxes").exists()
     with pytest.raises(UserError, match=r"There is no label format 'yollo'\.\nDid you mean 'yolo'"):
         label(photos, tmp_path / "new", model=model, formats=["yollo"])

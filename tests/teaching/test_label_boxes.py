@@ -33,3 +33,13 @@ def test_a_blurred_mask_is_doubtful() -> None:
     # 1 on 2..6 and 0.5 on 6..10: the box is 2..10 at threshold 0.4, and 2..6 at 0.6 and 0.8.
     blurred = np.maximum(square(2, 6), square(6, 10, 0.5))
     assert confidence(blurred, blurred, blurred) == pytest.approx(4 / 8)
+
+
+def test_stray_pixels_count_for_what_they_are() -> None:
+    stray = square(2, 6)
+    stray[9, 9] = 1  # 16 pixels become 17
+    assert confidence(square(2, 6), square(2, 6), stray) == pytest.approx((1 + 2 * 16 / 17) / 3)
+
+
+def test_empty_masks_are_doubtful() -> None:
+    assert confidence(square(2, 6, 0.1), square(2, 6, 0.1), square(2, 6, 0.1)) == 0

@@ -87,7 +87,7 @@ def label(
     known = read_known_photos(photos)
     for note in known.notes:
         listener.note(note)
-    check_output(out)
+    check_output(out, Path(photos))
     record = read_record(out)
     corrected = read_corrections(Path(corrections), known.photos, known.classes) if corrections else {}
     refuse_edited(out, record, Path(corrections) if corrections else None)
@@ -96,7 +96,7 @@ def label(
     examples = checked_boxes(checked.values()) if learn_boxes else []
     missing = _missing_classes(known, path, is_given=model is not None)
     if missing:
-        _check_lesson(missing, path, others)
+        _check_lesson(known, missing, path, others)
 
     with _writing(out):
         if missing:
@@ -112,10 +112,11 @@ def label(
         if not boxed:
             raise UserError("No photo could be read.", "Run 'fdcnet data check' on the photos.")
         formats = tuple(dict.fromkeys((*record.checksums, *formats)))
+        write_record(out, checksum, known.classes, boxed, formats, complete=False)
         for name in formats:
             skipped += write_format(name, out, known.classes, boxed, copy_photos, labelstudio_url)
         write_bytes(out / SHEET, contact_sheet(known.title, boxed).encode("utf-8", "replace"))
-        write_record(out, checksum, known.classes, boxed, formats)
+        write_record(out, checksum, known.classes, boxed, formats, complete=True)
     written = (out / SHEET, *(out / FORMATS[name].target for name in formats))
     seconds = round(time.monotonic() - started, 1)
     return LabelReport(out, known.classes, tuple(boxed), written, tuple(skipped), seconds)
@@ -152,7 +153,12 @@ def _missing_classes(known: KnownPhotos, model: Path, is_given: bool) -> list[st
     return missing
 
 
-def _check_lesson(missing: Sequence[str], model: Path, others: str | Path | None) -> None:
+def _check_lesson(known: KnownPhotos, missing: Sequence[str], model: Path, others: str | Path | None) -> None:
+    if never_alone := [name for name in missing if not known.photos_of(name)]:
+        raise UserError(
+            f"All photos of the class '{never_alone[0]}' have other labels as well, so it cannot be learned from them.",
+            "Add at least 4 photos that have this label only, or --model M if a model knows the class.",
+        )
     if others is not None:
         other_photos(Path(others))
     elif len(missing) == 1 and not has_bundle(model):

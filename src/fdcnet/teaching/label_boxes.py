@@ -25,7 +25,7 @@ from fdcnet.teaching.label_photos import KnownPhoto
 
 ZOOM = 9 / 7  # 288 pixels for networks that see 224
 SCORE_WEIGHT = 1 / 3  # ours: results/label.json. The box may be right where the class score is low
-THRESHOLD_STEP = 0.2  # a sharp mask keeps its box if the threshold changes by this much
+THRESHOLD_STEP = 0.2  # a sharp mask keeps its size if the threshold changes by this much
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,18 @@ def _annotate(maps: NDArray[np.float32], score: float, localizer: Localizer, ite
 
 
 def _confidence(maps: NDArray[np.float32], threshold: float, score: float) -> float:
-    """Agreement of the views, times sharpness of their masks, times a factor for the class score; each from 0 to 1."""
-    boxes, low, high = (
-        [geometry.largest_region(view > level) for view in maps]
+    """Agreement of the views, times sharpness of their masks, times a factor for the class score; each from 0 to 1.
+
+    Masks are compared rather than boxes, whose sides depend on a few pixels each.
+    """
+    masks, low, high = (
+        maps > level
         for level in (threshold, max(threshold - THRESHOLD_STEP, 0.0), min(threshold + THRESHOLD_STEP, 0.95))
     )
-    agreement = np.mean([geometry.iou(first, second) for first, second in combinations(boxes, 2)])
-    sharpness = np.mean([geometry.iou(*pair) for pair in zip(low, high, strict=True)])
+    agreement = np.mean([_mask_iou(first, second) for first, second in combinations(masks, 2)])
+    sharpness = np.mean([_mask_iou(*pair) for pair in zip(low, high, strict=True)])
     return float(agreement * sharpness * (1 - SCORE_WEIGHT * (1 - score)))
+
+
+def _mask_iou(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:
+    return float((first & second).sum() / max((first | second).sum(), 1))

@@ -70,11 +70,13 @@ class Record:
 
     model: str  # checksum of the model that made the boxes
     photos: dict[str, tuple[tuple[int, int], tuple[Annotation, ...], bool]]  # name -> size, annotations, reviewed
-    checksums: dict[str, str]  # format -> checksum of its annotation files
+    checksums: dict[str, str]  # format -> checksum of its annotation files; empty if they were not completed
 
 
-def check_output(out: Path) -> None:
-    """Refuse a folder that holds something else."""
+def check_output(out: Path, photos: Path) -> None:
+    """Refuse a folder that holds something else, and one in which the next run would find classes and photos."""
+    if photos.is_dir() and out.resolve().is_relative_to(photos.resolve()):
+        raise UserError(f"{out} is inside the folder of photos, {photos}.", "Name a folder elsewhere.")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file.", "Name a folder.")
     if out.is_dir() and not (out / RECORD).is_file():
@@ -104,7 +106,7 @@ def refuse_edited(out: Path, record: Record, corrections: Path | None) -> None:
     """Annotation files that were edited after they were written are not overwritten, unless they are read now."""
     for name, checksum in record.checksums.items():
         target = out / FORMATS[name].target
-        if not target.exists() or _checksum(target) == checksum:
+        if not checksum or not target.exists() or _checksum(target) == checksum:
             continue
         if corrections is None or not _overlap(corrections.resolve(), target.resolve()):
             problem = f"{target} was edited after 'fdcnet label' wrote it."
@@ -134,10 +136,15 @@ def write_format(
 
 
 def write_record(
-    out: Path, model: str, classes: Sequence[str], photos: Sequence[LabelledPhoto], formats: Sequence[str]
+    out: Path,
+    model: str,
+    classes: Sequence[str],
+    photos: Sequence[LabelledPhoto],
+    formats: Sequence[str],
+    complete: bool,
 ) -> None:
-    """Write this last: it says that everything else is complete."""
-    checksums = {name: _checksum(out / FORMATS[name].target) for name in formats}
+    """Written before the annotation files as well, so that a run that was stopped among them can be repeated."""
+    checksums = {name: _checksum(out / FORMATS[name].target) if complete else "" for name in formats}
     content = {"schema": SCHEMA, "model": model, "classes": list(classes), "checksums": checksums}
     text = json.dumps(content | {"photos": [_entry(photo) for photo in photos]}, indent=1, allow_nan=False)
     write_bytes(out / RECORD, text.encode())

@@ -33,13 +33,16 @@ class KnownPhotos:
 
     def to_learn_from(self, new_classes: Sequence[str], others: Path | None) -> Dataset:
         """The photos with one label, of these classes. A photo with several labels would contradict itself."""
-        own = [photo for photo in self.photos if len(photo.class_names) == 1 and photo.class_names[0] in new_classes]
-        records = [Record(photo.path, photo.class_names[0]) for photo in own]
+        records = [Record(photo.path, name) for name in new_classes for photo in self.photos_of(name)]
         classes = tuple(new_classes)
         if others is not None:
             records += [Record(path, OTHER) for path in other_photos(others)]
             classes += (OTHER,)
         return Dataset(self.title, classes, tuple(records))
+
+    def photos_of(self, name: str) -> list[KnownPhoto]:
+        """Those that have this label only."""
+        return [photo for photo in self.photos if photo.class_names == (name,)]
 
 
 def read_known_photos(source: str | Path) -> KnownPhotos:

@@ -125,10 +125,11 @@ def _box(thing: dict[str, Any], file: Path) -> BoxXYXY:
 
 
 def _places(file: Path, root: Path) -> list[Path]:
-    """Where photos can be: beside the JSON, in images/, or in a folder such as train2017/ one level up."""
+    """Where photos can be: beside the JSON, in images/ or data/, or in a folder such as train2017/ one level up."""
     above = file.parent.parent if root.is_file() or file.parent != root else root
     own = file.stem.rpartition("_")[2]
-    places = [folder / inner for folder in (file.parent, above) for inner in ("", "images", own, f"images/{own}")]
+    inside = ("", "images", "data", own, f"images/{own}")
+    places = [folder / inner for folder in (file.parent, above) for inner in inside]
     return list(dict.fromkeys(places))
 
 
