@@ -305,7 +305,7 @@ FUZZED: dict[str, Make] = {
     "recipe": recipe,
     "set": setting,
     "bundle-json": _bundle_part(load_bundle, "fdcnet.json"),
-    "safetensors": _bundle_part(load_bundle, "weights.safetensors"),
+    "safetensors": _bundle_part(lambda bundle: load_bundle(bundle, memory=False), "weights.safetensors"),
     "manifest": _bundle_part(_read_photos, "memory/manifest.jsonl", "held_out/manifest.jsonl"),
     "learned-json": _bundle_part(versions, "learned.json"),
     "checkpoint": checkpoint,

@@ -449,6 +449,7 @@ def test_many_photos_and_a_wrong_one(browser: Any, server: tuple[str, Path], pho
         expect(figure.locator("b")).to_have_text(answer)
     for name in set(answers):
         expect(page.locator("#grid-summary")).to_contain_text(f"{answers.count(name)} {name}")
+    expect(page.locator("#grid-summary")).to_contain_text("1 failed")
     assert "400" in visit.complaints.pop()
     visit.check_accessibility()
 
@@ -479,6 +480,15 @@ def test_many_photos_and_a_wrong_one(browser: Any, server: tuple[str, Path], pho
     page.keyboard.type(photos.classes[1])
     expect(page.locator(".card .state")).to_have_text("1 photo. The model knows this class; they will be added to it.")
     expect(page.locator("#start")).to_be_enabled()
+
+    # An unreadable photo after a grid: others can be chosen.
+    page.click("nav >> text=Try")
+    page.set_input_files("#photo-files", chosen)
+    expect(page.locator("#grid rect.found")).to_have_count(6)
+    page.set_input_files("#photo-files", tmp_path / "broken.jpg")
+    expect(page.locator("#problem")).to_contain_text("broken.jpg cannot be read")
+    expect(page.locator("#choose-photos")).to_be_visible()
+    assert "400" in visit.complaints.pop()
     visit.end()
 
 
@@ -707,6 +717,14 @@ def test_refine_the_boxes_while_the_instant_version_answers(browser: Any, photos
         page.click("nav >> text=Teach")
         page.click("#roll-back")
         expect(page.locator("#lesson-line")).to_have_text("Rolled back: version 2 is in use.")
+
+        # Too few photos to hold any out.
+        page.click("text=Teach more")
+        page.fill(".card input[type=text]", "heron")
+        page.set_input_files(".card input[type=file]", [record.path for record in of(photos.test, new)])
+        page.click("#start")
+        expect(title).to_have_text("Learned heron")
+        expect(page.locator("#outcome")).to_contain_text("The accuracy of new classes was not measured")
         visit.end()
 
 
@@ -756,6 +774,9 @@ def test_an_example_after_a_lost_lesson(browser: Any, tmp_path: Path) -> None:
         expect(page.locator("#problem")).to_contain_text("The server stopped during a lesson on heron.")
         page.click("text=Back to the photos")
         expect(page.locator(".card")).to_have_count(2)  # a new model needs two classes
+        page.click("nav >> text=Label")
+        expect(page.locator("#label-form")).to_be_hidden()  # it could not box anything
+        page.click("text=Teach it first")
         page.click("text=Start with an example")
         expect(page.locator("#outcome")).to_contain_text("You can close this page")
         expect(page.locator("#lesson-title")).to_have_text(re.compile("^Learned "), timeout=180_000)
@@ -765,6 +786,7 @@ def test_an_example_after_a_lost_lesson(browser: Any, tmp_path: Path) -> None:
         visit.check_accessibility()
         page.click("text=Try new photos")
         expect(page.locator("#grid rect.found")).to_have_count(12)
+        expect(page.locator("#untaught")).to_be_hidden()
         page.click("nav >> text=Teach")
         page.click("text=Teach more")
         expect(page.locator(".card")).to_have_count(2)

@@ -1,6 +1,8 @@
 """Install a wheel in an environment of its own, away from the checkout, and use it as a new user would.
 
 python tests/e2e/use_wheel.py dist/fdcnet-*.whl
+
+The source distribution beside it must have all files of the checkout.
 """
 
 import json
@@ -8,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import urllib.request
@@ -65,7 +68,16 @@ class Installed:
             server.wait(60)
 
 
+def check_source(archive: Path) -> None:
+    tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
+    with tarfile.open(archive) as opened:
+        packed = {name.partition("/")[2] for name in opened.getnames()}
+    missing = [name for name in tracked if name not in packed and not name.startswith(".git")]
+    assert not missing, f"{archive.name} lacks {missing}"
+
+
 def main(wheel: Path) -> None:
+    check_source(next(wheel.parent.glob("*.tar.gz")))
     with tempfile.TemporaryDirectory() as folder:
         started = time.monotonic()
         user = Installed(Path(folder), wheel)

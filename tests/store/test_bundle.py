@@ -3,6 +3,8 @@
 import ast
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from fdcnet.errors import UserError
 from fdcnet.files import remove_leftovers
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
+from fdcnet.models.drift import DriftSettings, add_drift
 from fdcnet.models.network import new_network
 from fdcnet.store.bundle import FORMAT, has_bundle, load_bundle, read_description, save_bundle
 from fdcnet.store.description import seal
@@ -51,6 +54,29 @@ def test_everything_comes_back(state: State, tmp_path: Path) -> None:
         assert torch.equal(found[name], value)
     assert not loaded.network.training
     assert loaded.network.lineage == state.network.lineage
+
+
+def test_values_are_laid_out_in_memory_as_before(small_config: Make, tmp_path: Path) -> None:
+    """Convolutions round differently otherwise, and a resumed run would not be the same to the last bit."""
+    config = small_config("fdcnet")
+    network = new_network(config.model, 7)
+    network.grow(3)
+    add_drift(network, 2, config.section(DriftSettings))
+    save_bundle(State(config, network, ExemplarMemory(9), ["a", "b", "c"], [2, 1]), tmp_path / "model")
+    found = dict(load_bundle(tmp_path / "model").network.named_parameters())
+    for name, value in network.named_parameters():
+        assert (found[name].stride(), found[name].requires_grad) == (value.stride(), value.requires_grad), name
+
+
+def test_loading_does_not_import_the_compiler_of_pytorch(state: State, tmp_path: Path) -> None:
+    """It takes longer than everything else: some operations on the meta device need it."""
+    add_drift(state.network, 2, state.config.section(DriftSettings))
+    save_bundle(state, tmp_path / "model")
+    code = (
+        "import sys; from pathlib import Path; from fdcnet.store.bundle import load_bundle; load_bundle(Path('model'));"
+        "assert not {'torch._dynamo', 'sympy'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
 def test_the_memory_comes_back_pixel_by_pixel_in_rank_order(state: State, tmp_path: Path) -> None:

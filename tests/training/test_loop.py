@@ -193,6 +193,11 @@ def test_an_outer_step_has_its_own_losses_parameters_and_rate() -> None:
 
 @pytest.mark.parametrize(("area", "word"), [(0.002, "nothing"), (0.99, "whole"), (0.3, None)])
 def test_masks_that_empty_or_fill_the_photo_are_reported(area: float, word: str | None) -> None:
-    warning = doubtful_masks({"cls": 2.0, "area": area})
+    warning = doubtful_masks({"cls": 2.0, "area": area}, is_last=False)
     assert warning is None if word is None else warning and word in warning
-    assert doubtful_masks({"separation": -0.5}) is None
+
+
+def test_masks_that_separate_nothing_are_reported_in_the_end() -> None:
+    assert doubtful_masks({"separation": -0.5}, is_last=True) is None
+    assert doubtful_masks({"separation": 0.0}, is_last=False) is None  # so it begins
+    assert "do not separate" in str(doubtful_masks({"separation": 0.0}, is_last=True))

@@ -110,9 +110,8 @@ def task_bounds(total: int, base: int, step: int) -> list[tuple[int, int]]:
             f"step_classes={step} is set, but not base_classes.", "Say how many classes the first task has."
         )
     if base > total:
-        raise UserError(
-            f"The first task asks for {base} classes, the data has {total}.", f"Set base_classes to at most {total}."
-        )
+        remedy = f"Use at most {total}: --base, or data.base_classes."
+        raise UserError(f"The first task asks for {base} classes, the data has {total}.", remedy)
     starts = [0]
     if 0 < base < total:
         starts += range(base, total, step or total)

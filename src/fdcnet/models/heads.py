@@ -152,4 +152,6 @@ def _rows_times(rows: Tensor, features: Tensor) -> Tensor:
 
 
 def _append(parameter: nn.Parameter, rows: Tensor) -> nn.Parameter:
-    return nn.Parameter(torch.cat([parameter.detach(), rows.to(parameter)]))
+    rows = rows.to(parameter)
+    # Not of nothing and rows: on the meta device, torch.cat imports PyTorch's compiler, which takes seconds.
+    return nn.Parameter(torch.cat([parameter.detach(), rows]) if len(parameter) else rows)

@@ -89,7 +89,8 @@ def _outcome(runs: Sequence[Run]) -> str:
     if old and len(runs) > 1:
         return f"{when}, for old classes: {'; '.join(f'{label} {ability}' for label, ability in old)}."
     if old:
-        return f"{when}, it {old[0][1]} of old classes, and {said[0][2]} of new classes."
+        also = f", and {said[0][2]} of new classes" if said[0][2] else ""
+        return f"{when}, it {old[0][1]} of old classes{also}."
     new = [f"{label if len(runs) > 1 else 'It'} {ability}" for label, _, ability in said if ability]
     return f"{'; '.join(new)}." if new else ""
 

@@ -146,32 +146,39 @@ def _load(path: Path, memory: bool) -> State:
 
 
 def _read_network(path: Path, description: dict[str, Any], config: Config) -> LocalizationNetwork:
-    def build() -> LocalizationNetwork:
+    with reading(path / WEIGHTS):
+        file = check_file(path, WEIGHTS, description)
+        shapes = _shapes(file)
+    with reading(path / "fdcnet.json"), torch.device("meta"):
         network = empty_network(config.model, description["lineage"], len(description["classes"]))
         if description.get("mixed", False):
             mix(network)
         if description["num_compensated"]:
             add_drift(network, description["num_compensated"], config.section(DriftSettings))
-        return network
-
-    with reading(path / "fdcnet.json"), torch.device("meta"):
-        shapes = {name: tuple(value.shape) for name, value in build().state_dict().items()}
     with reading(path / WEIGHTS):
-        file = check_file(path, WEIGHTS, description)
-        _check_shapes(file, shapes)  # before memory is allocated for what fdcnet.json says
-        network = build()
+        places = network.state_dict()
+        _compare_shapes(shapes, places)  # before memory is allocated for what fdcnet.json says
         weights = load_file(file)
-        network.load_state_dict(weights)
         _refuse_nan(weights)
+        # What to_empty does, but that imports sympy.
+        values = {
+            name: torch.empty_strided(place.shape, place.stride(), dtype=place.dtype).copy_(weights[name])
+            for name, place in places.items()
+        }
+        network.load_state_dict(values, assign=True)
     return network
 
 
-def _check_shapes(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
     with safe_open(file, framework="pt") as opened:
-        found = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118 not a dict
-    for name in shapes.keys() | found.keys():
-        if shapes.get(name) != found.get(name):
-            raise ValueError(f"{name} has shape {found.get(name)} instead of {shapes.get(name)}")
+        return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118 not a dict
+
+
+def _compare_shapes(found: dict[str, tuple[int, ...]], places: Mapping[str, Tensor]) -> None:
+    expected = {name: tuple(place.shape) for name, place in places.items()}
+    for name in expected.keys() | found.keys():
+        if expected.get(name) != found.get(name):
+            raise ValueError(f"{name} has shape {found.get(name)} instead of {expected.get(name)}")
 
 
 def _refuse_nan(tensors: Mapping[str, Tensor]) -> None:

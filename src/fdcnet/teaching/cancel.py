@@ -7,7 +7,6 @@ from fdcnet.data.records import Task
 from fdcnet.runtime.listener import Epoch, Listener
 
 Cancel = Callable[[], bool] | threading.Event
-EMPTY_MASK = 0.01  # mean mask value below which no box can be found
 
 
 class Cancelled(Exception):
@@ -16,7 +15,7 @@ class Cancelled(Exception):
 
 class CancellableListener(Listener):
     def __init__(self, listener: Listener, cancel: Cancel | None) -> None:
-        self.listener, self.mask_area = listener, 1.0
+        self.listener = listener
         self.is_cancelled = cancel.is_set if isinstance(cancel, threading.Event) else cancel or (lambda: False)
 
     def _check(self) -> None:
@@ -41,15 +40,10 @@ class CancellableListener(Listener):
         self.listener.step(num_images)
 
     def epoch_ended(self, epoch: Epoch) -> None:
-        self.mask_area = epoch.losses.get("area", self.mask_area)
         self.listener.epoch_ended(epoch)
 
     def phase_ended(self) -> None:
         self.listener.phase_ended()
-        if self.mask_area < EMPTY_MASK:
-            self.note(
-                "The masks are nearly empty, so boxes will be poor. See 'few classes' in the guide to your photos."
-            )
 
     def close(self) -> None:
         self.listener.close()

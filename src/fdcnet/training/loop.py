@@ -16,6 +16,8 @@ from fdcnet.training import optim
 from fdcnet.training.step import Step, Values
 
 EMPTY_MASKS, FULL_MASKS = 0.01, 0.97  # mean area over an epoch
+NO_SEPARATION = -0.1  # of `losses.bas.separation`; masks that find objects end below -0.5, empty and full ones at 0
+MORE_HELPS = "Begin with more photos or classes: see 'few classes' in the guide to your photos."
 GUARD_EVERY = 25  # steps between checks of the losses: each check waits for the GPU
 
 
@@ -56,13 +58,18 @@ class Sums:
             )
 
 
-def doubtful_masks(losses: Mapping[str, float]) -> str | None:
+def doubtful_masks(losses: Mapping[str, float], is_last: bool) -> str | None:
     """What is wrong with the masks after an epoch, by its unweighted losses."""
-    area = losses.get("area", 0.5)
-    if EMPTY_MASKS < area < FULL_MASKS:
+    area, separation = losses.get("area", 0.5), losses.get("separation", -1.0)
+    if area <= EMPTY_MASKS:
+        what = "cover almost nothing"
+    elif area >= FULL_MASKS:
+        what = "cover whole photos"
+    elif is_last and separation > NO_SEPARATION:
+        what = "do not separate objects from the background"
+    else:
         return None
-    what = "cover almost nothing" if area <= EMPTY_MASKS else "cover whole photos"
-    return f"The masks {what}, so boxes will be wrong unless that changes. With few photos, train with --light."
+    return f"The masks {what}, so boxes will be wrong{'' if is_last else ' unless that changes'}. {MORE_HELPS}"
 
 
 @dataclass(frozen=True)

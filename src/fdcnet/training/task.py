@@ -147,7 +147,7 @@ def _run_phase(
         if epoch.number == phase.epochs or stop.signal or journal.is_due():
             save(Done(epoch.number))
         listener.epoch_ended(epoch)
-        if warning := doubtful_masks(epoch.unweighted):
+        if warning := doubtful_masks(epoch.unweighted, epoch.number == phase.epochs):
             runtime.note_once(warning)
 
     epoch_sizes = [len(batch) for batch in indices(1)]

@@ -61,7 +61,8 @@ class Backbone(nn.Module):
         self.shared = named(level1=level1, level2=level2, level3=level3)
         self.tail = tail
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
+            # On the meta device there is nothing to fill, and normal_ imports PyTorch's compiler, which takes seconds.
+            if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)

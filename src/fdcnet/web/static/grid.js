@@ -6,13 +6,13 @@ import { onModelChange } from "./model.js";
 import { photoUrl } from "./photo.js";
 
 const AT_ONCE = 2; // the server answers two at a time
-let photos = []; // {file, url, element, className}
+let photos = []; // {file, url, element, className, failed}
 let open = null; // called with the file of a clicked photo
 let round = 0;
 
 export async function showGrid(files, openPhoto) {
   photos.forEach((photo) => URL.revokeObjectURL(photo.url));
-  photos = files.map((file) => ({ file, url: null, element: tag("figure", { class: "waiting" }, tag("div", { class: "stage" })), className: null }));
+  photos = files.map((file) => ({ file, url: null, element: tag("figure", { class: "waiting" }, tag("div", { class: "stage" })), className: null, failed: false }));
   open = openPhoto;
   $("grid").replaceChildren(...photos.map((photo) => photo.element));
   returnToGrid();
@@ -46,10 +46,11 @@ async function predictOne(photo) {
   try {
     photo.url ??= await photoUrl(photo.file);
     const prediction = await ask("api/predict?top_k=1", { method: "POST", body: photo.file });
-    photo.className = prediction.class;
+    Object.assign(photo, { className: prediction.class, failed: false });
     photo.element.replaceChildren(...answer(photo, prediction));
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
+    Object.assign(photo, { className: null, failed: true });
     photo.element.replaceChildren(tag("div", { class: "stage" }), tag("figcaption", { class: "wrong" }, error.message));
   }
   photo.element.classList.remove("waiting");
@@ -73,6 +74,8 @@ function summarize() {
   const counts = new Map();
   for (const { className } of photos) if (className !== null) counts.set(className, (counts.get(className) ?? 0) + 1);
   const parts = [...counts].sort((a, b) => b[1] - a[1]).map(([name, number]) => `${number} ${name}`);
+  const numFailed = photos.filter((photo) => photo.failed).length;
+  if (numFailed) parts.push(`${numFailed} failed`);
   $("grid-summary").textContent = `${count(photos.length, "photo")}: ${parts.join(", ")}`;
 }
 

@@ -173,7 +173,7 @@ function outcome() {
   sentCards.splice(0).filter((card) => cards.includes(card)).forEach(removeCard);
   return [
     tag("p", { class: "buttons" }, tryButton(), again("Teach more", null), lesson.report.can_roll_back ? rollbackButton() : null),
-    lesson.is_refinement ? refinementResult(lesson.photos) : lessonResult(lesson.report),
+    ...(lesson.is_refinement ? refinementResult(lesson.photos) : lessonResult(lesson.report)),
     ...beforeAfter(lesson.photos),
     model.can_refine && !lesson.report.trained ? tag("p", { class: "notice" }, refineOffer()) : null,
   ].filter(Boolean);

@@ -2,7 +2,7 @@
 
 import { $ } from "./dom.js";
 import { guarded, hideProblem } from "./server.js";
-import { loadModel, model, refreshModel } from "./model.js";
+import { knownClasses, loadModel, model, onModelChange, refreshModel } from "./model.js";
 import { setUpPredict, tryPhotos } from "./predict.js";
 import { addGroups, addPastedPhotos, setUpCards } from "./cards.js";
 import { setUpLesson, showCards, showRunningLesson, teachGroups, teachPhoto } from "./lesson.js";
@@ -11,14 +11,21 @@ import { groupDropped } from "./folders.js";
 import { showHistory } from "./history.js";
 import { currentTab } from "./tabs.js";
 
-async function showTab() {
+function showPart() {
   const wanted = currentTab();
+  const isUntaught = model && wanted !== "teach" && !knownClasses().length;
+  $("untaught").hidden = !isUntaught;
   for (const link of document.querySelectorAll("nav a")) {
     const isCurrent = link.hash === `#${wanted}`;
     if (isCurrent) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
-    $(`part-${link.hash.slice(1)}`).hidden = !isCurrent;
+    $(`part-${link.hash.slice(1)}`).hidden = !isCurrent || isUntaught;
   }
+}
+
+async function showTab() {
+  const wanted = currentTab();
+  showPart();
   hideProblem();
   if (wanted === "teach" && $("lesson").hidden) showCards();
   if (wanted === "label") await showLabels();
@@ -48,6 +55,7 @@ async function refresh() {
 }
 
 function listen() {
+  onModelChange(showPart); // it may have learned its first classes
   setUpPredict(teachPhoto);
   setUpCards();
   setUpLesson();

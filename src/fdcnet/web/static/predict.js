@@ -20,6 +20,7 @@ export async function tryPhotos(files) {
   if (!usable.length) return;
   if (usable.length === 1) {
     hideGrid();
+    $("try-drop").hidden = !$("result").hidden; // until the photo can be shown, which may fail
     return tryPhoto(usable[0]);
   }
   close();

@@ -27,18 +27,20 @@ export function lossCurves(epochs) {
 export function lessonResult(report) {
   const rows = [["Old classes, before", report.old_before], ["Old classes, now", report.old_after], ["New classes", report.new_after]];
   const shown = rows.filter(([, accuracy]) => accuracy);
-  if (!shown.length) return tag("p", { class: "note" }, "Accuracy was not measured: that needs at least ten photos of a class, two of which are held out.");
+  const unmeasured = (what) => tag("p", { class: "note" }, `${what} was not measured: that needs at least ten photos of a class, two of which are held out.`);
+  if (!shown.length) return [unmeasured("Accuracy")];
   const parts = [["class", "top1_cls"], ["box", "gt_known"], ["both", "top1_loc"]];
   const known = parts.filter(([, key]) => shown.some(([, accuracy]) => accuracy[key] !== null)); // boxes need true boxes
-  return table("Accuracy on photos not used for learning, in percent", ["", ...known.map(([name]) => name), "photos"],
+  const results = table("Accuracy on photos not used for learning, in percent", ["", ...known.map(([name]) => name), "photos"],
     shown.map(([name, accuracy]) => [name, ...known.map(([, key]) => rounded(accuracy[key])), accuracy.num_photos]));
+  return report.added.length && !report.new_after ? [results, unmeasured("The accuracy of new classes")] : [results];
 }
 
 /** Class accuracy is not measured again: a refinement does not change it. */
 export function refinementResult(photos) {
   const text = photos.length ? "Compare the boxes below, and roll back if the old ones were better."
     : "No photos are held out to compare the boxes. Try some, and roll back if the old boxes were better.";
-  return tag("p", {}, `Photos are classified as before; only the boxes have changed. ${text}`);
+  return [tag("p", {}, `Photos are classified as before; only the boxes have changed. ${text}`)];
 }
 
 export function beforeAfter(photos) {
