@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import bas
@@ -49,19 +48,12 @@ def evidence_rows(discriminant: Discriminant) -> Tensor:
 def mask_losses(network: LocalizationNetwork, rows: Tensor, batch: Batch) -> Losses:
     """The masks should cover the evidence for the true class, but little else.
 
-    Evidence is counted from the features of an erased photo, for which it is zero.
+    Evidence is counted cell by cell, compared with an erased photo, for which it is zero.
     """
-    tail, own = network.classifier.tail, rows[batch.labels]
+    tail, own = network.classifier.tail, rows[batch.labels][:, :, None, None]
     with torch.no_grad():
         features = network.backbone(batch.images)
-        nothing = _pooled(tail, torch.zeros_like(features[:1]))
-        evidence = ((_pooled(tail, features) - nothing) * own).sum(1)
+        difference = tail(features).float() - tail(torch.zeros_like(features[:1])).float()
+        evidence = (difference * own).sum(1)  # (B, H2, W2)
     masks = bas.shifted_masks(network.localizer.of_class(features, batch.labels), *batch.part)
-    erased = _pooled(tail, features * (1 - masks).to(features.dtype))
-    return {"separation": bas.separation(((erased - nothing) * own).sum(1), evidence, masks)}
-
-
-def _pooled(tail: nn.Module, features: Tensor) -> Tensor:
-    """The tail's pooled features. Its parameters get no gradient. -> (B, D)"""
-    constants = {name: value.detach() for name, value in tail.named_parameters()}
-    return functional_call(tail, constants, (features,)).float().mean((2, 3))
+    return {"separation": bas.separation(evidence, masks)}
