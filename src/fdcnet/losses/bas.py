@@ -74,7 +74,8 @@ def separation(evidence: Tensor, masks: Tensor) -> Tensor:
     p = 0 masks are too large. Large and small objects count alike, so there is no weight of the area to tune. A photo
     without evidence for its class does not count.
     """
-    positive, small = F.relu(evidence), F.adaptive_avg_pool2d(masks, evidence.shape[1:])[:, 0]
+    height, width = evidence.shape[1:]
+    positive, small = F.relu(evidence), F.adaptive_avg_pool2d(masks, (height, width))[:, 0]
     total = positive.sum((1, 2))
     covered = (small * positive).sum((1, 2)) / total.clamp(min=1e-6)
     share = masks.mean((1, 2, 3))
