@@ -21,11 +21,11 @@ def test_the_demo_keeps_its_promise(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     finals = {}
-    for method in ("baseline", "finetune"):
+    for method in ("fdcnet", "finetune"):
         assert method in page
         results = json.loads((tmp_path / "demo" / method / "results.json").read_text())
         assert [task["num_classes"] for task in results["tasks"]] == [4, 6, 8]
         finals[method] = results["last"]["top1_loc"]
-    assert finals["baseline"] > finals["finetune"], "a memory must be worth something"
+    assert finals["fdcnet"] > finals["finetune"], "a memory must be worth something"
     assert "Now open" in done.stdout
     assert {path.name for path in tmp_path.iterdir()} <= {"demo", "cache"}, "it writes nowhere else"

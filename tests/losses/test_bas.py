@@ -84,17 +84,17 @@ def test_separation_compares_the_covered_share_with_the_area() -> None:
     quarter, half = torch.zeros(2, 1, 4, 4)
     quarter[:, :2, :2], half[:, :2] = 1, 1
     masks = torch.stack([quarter, half])
-    covers = bas.separation(tensor([2.0, 5.0]), tensor([10.0, 10.0]), masks)  # 0.8 in a quarter, 0.5 in a half
-    assert covers.item() == pytest.approx(-0.55 / 0.1885**0.4 / 2)  # 3 / 16 + 0.001
-    without = bas.separation(tensor([2.0, 5.0]), tensor([10.0, -1.0]), masks)  # the second has no score
+    most = tensor([[8.0, 1.0], [1.0, -5.0]])  # 0.8 in a quarter; what speaks against the class does not count
+    even = torch.ones(2, 2)  # 0.5 in a half
+    covers = bas.separation(torch.stack([most, even]), masks)
+    assert covers.item() == pytest.approx(-0.55 / 0.1885**0.35 / 2)  # 3 / 16 + 0.001
+    without = bas.separation(torch.stack([most, -even]), masks)  # the second has no evidence
     assert without.item() == pytest.approx(covers.item())
 
 
 def test_separation_draws_a_mask_to_where_the_evidence_is() -> None:
     logits = torch.zeros(1, 1, 1, 4, requires_grad=True)
-    evidence = tensor([6.0, 2.0, 1.0, 1.0])
-    masks = logits.sigmoid()
-    bas.separation((evidence * (1 - masks[0, 0, 0])).sum()[None], evidence.sum()[None], masks).backward()
+    bas.separation(tensor([[[6.0, 2.0, 1.0, 1.0]]]), logits.sigmoid()).backward()
     assert logits.grad is not None
     assert logits.grad[0, 0, 0, 0] < 0 and (logits.grad[0, 0, 0, 2:] > 0).all()  # a step goes against the gradient
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 GOLDEN_RATIO = 0.6180339887498949
-COMPACTNESS = 0.4  # ours: results/tuning.md, masks against a closed-form classifier
+COMPACTNESS = 0.35  # ours: results/tuning.md, evidence cell by cell
 
 
 def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0, excluded: Tensor | None = None) -> Tensor:
@@ -66,18 +66,20 @@ def area(masks: Tensor, pressure: Tensor | float = 1.0) -> Tensor:
     return (masks.mean((1, 2, 3)) * pressure).mean()
 
 
-def separation(background_score: Tensor, image_score: Tensor, masks: Tensor) -> Tensor:
-    """Loss of masks that do not separate the class's evidence from the rest of the photo. (B,), (B,), (B, 1, H, W)
+def separation(evidence: Tensor, masks: Tensor) -> Tensor:
+    """Loss of masks that do not separate the evidence for a class from the rest of the photo. (B, h, w), (B, 1, H, W)
 
-    With s the share of the score that the mask covers and a its area, it is -(s - a) / (a (1 - a))^p. With p = 1/2 it
-    would be Otsu's criterion, which in long training keeps only the most telling parts of an object. With p = 0 masks
-    are too large. Large and small objects count alike, so there is no weight of the area to tune. A photo without a
-    score for its class does not count.
+    With s the share of the positive evidence that the mask covers and a its area, it is -(s - a) / (a (1 - a))^p. With
+    p = 1/2 it would be Otsu's criterion, which in long training keeps only the most telling parts of an object. With
+    p = 0 masks are too large. Large and small objects count alike, so there is no weight of the area to tune. A photo
+    without evidence for its class does not count.
     """
-    known = image_score > 0
-    covered = 1 - (F.relu(background_score) / image_score.clamp(min=1e-6)).clamp(max=1.5)
+    height, width = evidence.shape[1:]
+    positive, small = F.relu(evidence), F.adaptive_avg_pool2d(masks, (height, width))[:, 0]
+    total = positive.sum((1, 2))
+    covered = (small * positive).sum((1, 2)) / total.clamp(min=1e-6)
     share = masks.mean((1, 2, 3))
-    return -torch.where(known, (covered - share) / (share * (1 - share) + 1e-3) ** COMPACTNESS, 0.0).mean()
+    return -torch.where(total > 0, (covered - share) / (share * (1 - share) + 1e-3) ** COMPACTNESS, 0.0).mean()
 
 
 @torch.no_grad()

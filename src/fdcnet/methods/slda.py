@@ -3,14 +3,16 @@
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import bas
 from fdcnet.methods.base import Losses, Method, Phase, State
 from fdcnet.models.discriminant import Discriminant
 from fdcnet.models.network import LocalizationNetwork
+
+SHARP = 1 / 3  # weight of the gradient; ours: results/tuning.md, evidence cell by cell
 
 
 class StreamingLDA(Method):
@@ -47,21 +49,31 @@ def evidence_rows(discriminant: Discriminant) -> Tensor:
 
 
 def mask_losses(network: LocalizationNetwork, rows: Tensor, batch: Batch) -> Losses:
-    """The masks should cover the evidence for the true class, but little else.
-
-    Evidence is counted from the features of an erased photo, for which it is zero.
-    """
-    tail, own = network.classifier.tail, rows[batch.labels]
+    """The masks should cover the evidence for the true class, but little else."""
     with torch.no_grad():
         features = network.backbone(batch.images)
-        nothing = _pooled(tail, torch.zeros_like(features[:1]))
-        evidence = ((_pooled(tail, features) - nothing) * own).sum(1)
+    evidence = evidence_map(network.classifier.tail, features, rows[batch.labels])
     masks = bas.shifted_masks(network.localizer.of_class(features, batch.labels), *batch.part)
-    erased = _pooled(tail, features * (1 - masks).to(features.dtype))
-    return {"separation": bas.separation(((erased - nothing) * own).sum(1), evidence, masks)}
+    return {"separation": bas.separation(evidence, masks)}
 
 
-def _pooled(tail: nn.Module, features: Tensor) -> Tensor:
-    """The tail's pooled features. Its parameters get no gradient. -> (B, D)"""
-    constants = {name: value.detach() for name, value in tail.named_parameters()}
-    return functional_call(tail, constants, (features,)).float().mean((2, 3))
+def evidence_map(tail: nn.Module, features: Tensor, rows: Tensor) -> Tensor:
+    """What speaks for a class in each cell of the shared features: (B, C, H, W), (B, D) -> (B, H, W), not negative
+
+    A weighted mean of two maps. The tail's features, compared with those of an erased photo, show the whole object and
+    some of its surroundings. Gradient times features is sharper, but shows the most telling parts alone.
+    """
+    features = features.detach().requires_grad_()
+    with torch.no_grad():
+        nothing = tail(torch.zeros_like(features[:1])).float()
+    found = ((tail(features).float() - nothing) * rows[:, :, None, None]).sum(1)  # (B, H2, W2)
+    [gradient] = torch.autograd.grad(found.sum(), features)
+    sharp = (gradient * features.detach()).float().sum(1)
+    coarse = F.interpolate(found.detach()[:, None], size=sharp.shape[1:], mode="bilinear")[:, 0]
+    return _with_mean_one(coarse).lerp(_with_mean_one(sharp), SHARP)
+
+
+def _with_mean_one(evidence: Tensor) -> Tensor:
+    """Without negative values; zeros where there are no others: (B, H, W) -> (B, H, W)"""
+    positive = F.relu(evidence)
+    return positive / positive.mean((1, 2), keepdim=True).clamp(min=1e-12)
