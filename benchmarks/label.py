@@ -27,6 +27,7 @@ from fdcnet.teaching.label import LabelReport, label
 
 WORST = 0.2
 CORRECTED = 5  # photos per class
+SEED = 0
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
     options = parser.parse_args()
     for row in measured_rows(options):
         print(row, flush=True)
-        merge(options.json, [row | made(torch.device("cpu"))])
+        merge(options.json, [row | {"seed": SEED} | made(torch.device("cpu"))])
 
 
 def measured_rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -65,7 +66,15 @@ def measure(records: Sequence[Record], folder: Path, model: Path | None, cache: 
             place.symlink_to(record.path.resolve())
     learns = model is None and not has_bundle(folder / "out" / "model")
     started, watch = time.process_time(), Stopwatch(console)
-    report = label(folder / "photos", folder / "out", model=model, device="cpu", cache_dir=cache, listener=watch)
+    report = label(
+        folder / "photos",
+        folder / "out",
+        model=model,
+        learn_options={"seed": SEED},
+        device="cpu",
+        cache_dir=cache,
+        listener=watch,
+    )
     facts: Row = {"classes": len(report.classes), "photos": len(report.photos)}
     if learns:
         facts["cpu_seconds_learning"] = round(watch.started - started)
@@ -76,7 +85,7 @@ def measure(records: Sequence[Record], folder: Path, model: Path | None, cache: 
 
 def measure_learning(records: Sequence[Record], folder: Path, cache: Path | None) -> Row:
     """Correct a few photos of each class, drawn at random, and measure the others before and after learning."""
-    draw = np.random.default_rng(0).permutation(len(records))
+    draw = np.random.default_rng(SEED).permutation(len(records))
     boxed = [records[i] for i in draw if records[i].boxes_xyxy]
     corrected = first_photos(boxed, CORRECTED)
     others = [record for record in boxed if record not in corrected]

@@ -24,7 +24,7 @@ from fdcnet.runtime.device import autocast_for
 from fdcnet.teaching.label_photos import KnownPhoto
 
 ZOOM = 9 / 7  # 288 pixels for networks that see 224
-SCORE_WEIGHT = 1 / 3  # ours: results/label.json. The box may be right where the class score is low
+SCORE_WEIGHT = 1 / 3  # ours: results/tuning.md. The box may be right where the class score is low
 THRESHOLD_STEP = 0.2  # a sharp mask keeps its size if the threshold changes by this much
 
 

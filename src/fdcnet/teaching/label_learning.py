@@ -24,7 +24,7 @@ from fdcnet.teaching.label_boxes import LabelledPhoto
 from fdcnet.training.light import shared_views
 from fdcnet.training.seeding import seed_of
 
-STEPS, BATCH_SIZE, RATE = 60, 16, 1e-3  # ours: results/label.json, chosen on species that are not reported there
+STEPS, BATCH_SIZE, RATE = 60, 16, 1e-3  # ours: results/tuning.md
 STEEPNESS = 10.0  # of the soft threshold. A step function would have no gradient
 
 
