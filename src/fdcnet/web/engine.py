@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def use_onnx_soon(localizer: Localizer, bundle: Path) -> None:
-    """Returns at once. What is not in the cache is exported first, by another process."""
+    """Switch in the background. Another process exports the parts that are not in the cache yet."""
     threading.Thread(target=_use_onnx, args=(localizer, bundle), name="onnx", daemon=True).start()
 
 
