@@ -43,6 +43,7 @@ results: .venv/setup.done
 bench: .venv/dev.done
 	$(BIN)/python benchmarks/training.py --json results/performance.json
 	$(BIN)/python benchmarks/scale.py --json results/scale.json
+	$(BIN)/python benchmarks/ceiling.py --json results/performance.json
 	$(BIN)/python benchmarks/kernels.py
 soak: .venv/dev.done
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak --row "$(ROW)"

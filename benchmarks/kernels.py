@@ -21,7 +21,7 @@ from fdcnet.models.backbones.base import ConvUnit
 from fdcnet.models.kernels import own_kernels
 from fdcnet.models.network import LocalizationNetwork, new_network
 
-REPEATS = 20
+REPEATS = 5
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

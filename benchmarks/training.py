@@ -232,7 +232,7 @@ def whole_run(name: str, arguments: argparse.Namespace) -> Row:
 
 def seconds_of_run(root: Path, out: Path, arguments: argparse.Namespace) -> float:
     recipe = next(root.rglob("cub200-mobilenet_v1-fdcnet.yaml"))
-    overrides = EPOCHS
+    overrides: tuple[str, ...] = EPOCHS
     if arguments.tiny:
         overrides = ("train.base_epochs=1", "train.step_epochs=1", "drift.epochs=1", "data.format=auto", "data.size=40")
         overrides += ("data.crop=32", "model.backbone=tiny", "model.weights=none", "model.head_width=16")
