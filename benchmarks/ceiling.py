@@ -3,8 +3,8 @@
     python benchmarks/ceiling.py [--backbone mobilenet_v1] [--batch 64] [--json results/performance.json]
 
 The ceilings are measured in the same run: a large bfloat16 matrix product (FLOP/s) and a large copy (bytes/s). The
-work of a step is counted from plain PyTorch: FLOP of products and convolutions, and the bytes that convolutions and norms
-must read and write. The ceiling that asks for more time binds. `--tiny` checks the script itself on a CPU.
+work of a step is counted from plain PyTorch: FLOP of products and convolutions, and the bytes that convolutions and
+norms must read and write. The ceiling that asks for more time binds. `--tiny` checks the script itself on a CPU.
 """
 
 import argparse
