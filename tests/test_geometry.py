@@ -120,8 +120,8 @@ def test_runs_at_the_end_of_a_row_do_not_touch_the_next_row():
 @given(level_stacks)
 @settings(max_examples=300)
 def test_sweep_regions_equals_scikit_image_on_every_mask(levels):
-    found = g.sweep_regions(levels, 4)
-    assert (np.diff(found.mask) >= 0).all()
+    found = g.sweep_regions(torch.from_numpy(levels), 4)
+    assert (found.mask.diff() >= 0).all()
     for number in range(len(levels) * 4):
         expected = by_skimage(levels[number // 4] > number % 4)
         mine = g.Regions(*(part[found.mask == number] for part in found))
@@ -133,7 +133,7 @@ def test_regions_of_smooth_maps_equal_scikit_image():
     noise = torch.tensor(ndimage.gaussian_filter(rng.normal(size=(6, 28, 28)), (0, 2, 2)), dtype=torch.float32)
     maps = g.resize_maps(g.normalise_map(noise, "minmax"), (224, 224))
     thresholds = [0.05, 0.3, 0.5, 0.9]
-    found = g.sweep_regions(g.threshold_levels(maps, thresholds).numpy(), 4)
+    found = g.sweep_regions(g.threshold_levels(maps, thresholds), 4)
     for number in range(24):
         mask = (maps[number // 4] > thresholds[number % 4]).numpy()
         mine = g.Regions(*(part[found.mask == number] for part in found))
@@ -145,15 +145,15 @@ def test_regions_of_smooth_maps_equal_scikit_image():
 @given(level_stacks)
 def test_higher_thresholds_never_cover_more_and_boxes_stay_inside(levels):
     num_images, height, width = levels.shape
-    filled = g.fill_empty(g.sweep_regions(levels, 4), num_images * 4, (width, height))
-    assert set(filled.mask) == set(range(num_images * 4))
+    found = g.sweep_regions(torch.from_numpy(levels), 4)
+    filled = g.fill_empty(found, num_images * 4, (width, height))
+    assert set(filled.mask.tolist()) == set(range(num_images * 4))
     boxes = filled.boxes[g.largest_regions(filled, num_images * 4)]
     assert (boxes[:, :2] >= 0).all()
-    assert (boxes[:, 2:] <= (width, height)).all()
+    assert (boxes[:, 2:] <= torch.tensor([width, height])).all()
     assert (boxes[:, 2:] > boxes[:, :2]).all()
-    found = g.sweep_regions(levels, 4)
-    covered = np.bincount(found.mask, weights=found.areas, minlength=num_images * 4).reshape(-1, 4)
-    assert (np.diff(covered, axis=1) <= 0).all()
+    covered = torch.bincount(found.mask, weights=found.areas, minlength=num_images * 4).reshape(-1, 4)
+    assert (covered.diff(dim=1) <= 0).all()
 
 
 def test_threshold_levels_are_strict():
@@ -166,7 +166,7 @@ def test_more_thresholds_than_a_byte_counts():
     thresholds = (np.arange(1000) / 1000).tolist()
     levels = g.threshold_levels(torch.tensor([[[0.0, 0.5005, 1.0]]]), thresholds)
     assert levels.tolist() == [[[0, 501, 1000]]]
-    assert g.sweep_regions(levels.numpy(), 1000).mask.tolist() == list(range(1000))
+    assert g.sweep_regions(levels, 1000).mask.tolist() == list(range(1000))
 
 
 def test_box_from_map_normalises_before_it_resizes():

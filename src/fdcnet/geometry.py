@@ -9,21 +9,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 Boxes = NDArray[np.float64]  # (N, 4)
-Ints = NDArray[np.int64]
 Normalization = Literal["minmax", "max"]
 
 
 class Regions(NamedTuple):
     """The 8-connected regions of a stack of masks, ordered by mask and then by first pixel, row by row."""
 
-    boxes: Boxes  # (R, 4)
-    areas: Ints  # (R,) in pixels
-    mask: Ints  # (R,) number of the mask that it belongs to
+    boxes: Tensor  # (R, 4) float64
+    areas: Tensor  # (R,) int64, in pixels
+    mask: Tensor  # (R,) int64: number of the mask that it belongs to
 
 
 def as_boxes(boxes: ArrayLike) -> Boxes:
@@ -63,19 +60,24 @@ def to_image_frame(boxes: ArrayLike, image_size: tuple[float, float], side: int 
 
 
 def iou(boxes_a: ArrayLike, boxes_b: ArrayLike, inclusive: bool = False) -> Boxes:
-    """Intersection over union, (N, M). `inclusive` adds one pixel to every width and height, as the papers' scripts do.
+    """Intersection over union of each pair, (N, M). See `overlap`."""
+    first, second = torch.from_numpy(as_boxes(boxes_a)), torch.from_numpy(as_boxes(boxes_b))
+    return overlap(first[:, None], second[None], inclusive).numpy()
 
-    A box without area overlaps nothing, under either convention.
+
+def overlap(first: Tensor, second: Tensor, inclusive: bool = False) -> Tensor:
+    """Intersection over union of boxes (..., 4) in the same place.
+
+    `inclusive` adds one pixel to every width and height, as the papers' scripts do. A box without area overlaps
+    nothing, under either convention.
     """
-    first, second = as_boxes(boxes_a), as_boxes(boxes_b)
     border = 1.0 if inclusive else 0.0
-    low = np.maximum(first[:, None, :2], second[None, :, :2])  # (N, M, 2)
-    high = np.minimum(first[:, None, 2:], second[None, :, 2:])
-    shared = (high - low + border).clip(0).prod(axis=2)  # (N, M)
-    sides_a, sides_b = first[:, 2:] - first[:, :2], second[:, 2:] - second[:, :2]
-    union = (sides_a + border).prod(axis=1)[:, None] + (sides_b + border).prod(axis=1)[None, :] - shared
-    real = (sides_a.min(axis=1) > 0)[:, None] & (sides_b.min(axis=1) > 0)[None, :]
-    return np.divide(shared, union, out=np.zeros_like(shared), where=real)
+    low, high = torch.maximum(first[..., :2], second[..., :2]), torch.minimum(first[..., 2:], second[..., 2:])
+    shared = (high - low + border).clamp(min=0).prod(-1)
+    sides_a, sides_b = first[..., 2:] - first[..., :2], second[..., 2:] - second[..., :2]
+    union = (sides_a + border).prod(-1) + (sides_b + border).prod(-1) - shared
+    real = (sides_a.amin(-1) > 0) & (sides_b.amin(-1) > 0)
+    return torch.where(real, shared / torch.where(real, union, 1.0), 0.0)
 
 
 def normalise_map(maps: Tensor, normalization: Normalization) -> Tensor:
@@ -103,75 +105,70 @@ def threshold_levels(maps: Tensor, thresholds: list[float]) -> Tensor:
     return torch.bucketize(maps, edges, out_int32=True).to(kind)
 
 
-def sweep_regions(levels: NDArray[np.integer], num_thresholds: int) -> Regions:
+def sweep_regions(levels: Tensor, num_thresholds: int) -> Regions:
     """Regions of `levels[b] > i`, with i < num_thresholds, as mask number b * num_thresholds + i. levels: (B, h, w).
 
     A mask is a list of horizontal runs. Where the level rises from 2 to 5, the runs of the masks 2, 3 and 4 begin: so
-    one pass over the pixels finds the runs of all masks, and one graph of touching runs connects them. Labelling one
-    mask after another takes several times as long.
+    one pass over the pixels finds the runs of all masks, and one graph of touching runs connects them. All of it is
+    done on the device of the levels.
     """
-    num_images, height, width = levels.shape
+    height, width = levels.shape[1:]
     row, frame = width + 1, (height + 1) * (width + 1)  # an empty column and row: no run reaches the next row or mask
-    flat = np.zeros(num_images * frame + 1, dtype=np.int16)
-    flat[1:].reshape(num_images, height + 1, row)[:, :height, :width] = levels
-    before, here = flat[:-1], flat[1:]
+    flat = F.pad(levels.short(), (0, 1, 0, 1)).flatten()
+    before, here = F.pad(flat, (1, 0))[:-1], flat
 
-    def borders(pixels: Ints, low: NDArray[np.int16], high: NDArray[np.int16]) -> Ints:
-        """Sorted places where the masks low..high-1 change. A place is (mask, y, x) in one number."""
-        count = (high - low).astype(np.int64)
+    def borders(low: Tensor, high: Tensor) -> Tensor:
+        """Sorted places where the masks low..high-1 of a pixel change. A place is (mask, y, x) in one number."""
+        pixels = (low < high).nonzero()[:, 0]
+        first, count = low[pixels].long(), (high - low)[pixels].long()
         own_frame = pixels + pixels // frame * (num_thresholds - 1) * frame
-        return np.sort(np.repeat(own_frame, count) + frame * _ranges(low.astype(np.int64), count))
+        return (own_frame.repeat_interleave(count) + frame * _ranges(first, count)).sort().values
 
-    up, down = np.flatnonzero(before < here), np.flatnonzero(before > here)
-    begin = borders(up, before[up], here[up])  # (N,) run n covers begin[n] <= place < end[n]
-    end = borders(down, here[down], before[down])
-    if not len(begin):
-        return Regions(as_boxes([]), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    begin, end = borders(before, here), borders(here, before)  # (N,) run n covers begin[n] <= place < end[n]
+    low = torch.searchsorted(end, begin + row)  # runs low..high-1 of the next row touch, corners included
+    high = torch.searchsorted(begin, end + row, right=True)
+    runs = torch.arange(len(begin), device=begin.device)
+    first_run = _connect(runs.repeat_interleave(high - low), _ranges(low, high - low), runs)  # of the same region
+    heads = (first_run == runs).nonzero()[:, 0]
+    region = torch.searchsorted(heads, first_run)
+    mask, place = begin // frame, begin % frame
+    y, x, length = place // row, place % row, end - begin
 
-    low = np.searchsorted(end, begin + row, side="left")  # runs low..high-1 of the next row touch, corners included
-    high = np.searchsorted(begin, end + row, side="right")
-    touching = _ranges(low, high - low)
-    pointers = np.concatenate([[0], np.cumsum(high - low)])
-    graph = csr_array((np.ones(len(touching), dtype=np.int8), touching, pointers), shape=(len(begin), len(begin)))
-    _, region = connected_components(graph, directed=False)
+    def per_region(values: Tensor, how: str) -> Tensor:
+        return values[heads].scatter_reduce(0, region, values, how)
 
-    order = np.argsort(region, kind="stable")
-    begin, length = begin[order], (end - begin)[order]
-    head = np.flatnonzero(np.diff(region[order], prepend=-1))  # first run of each region
-    tail = np.append(head[1:], len(begin)) - 1
-    mask, place = np.divmod(begin, frame)
-    y, x = np.divmod(place, row)
-    right = np.maximum.reduceat(x + length, head)
-    boxes = np.stack([np.minimum.reduceat(x, head), y[head], right, y[tail] + 1], axis=1)
-    return Regions(as_boxes(boxes), np.add.reduceat(length, head), mask[head])
+    sides = per_region(x, "amin"), per_region(y, "amin"), per_region(x + length, "amax"), per_region(y + 1, "amax")
+    areas = torch.zeros_like(heads).scatter_add(0, region, length)
+    return Regions(torch.stack(sides, dim=1).double(), areas, mask[heads])
 
 
 def regions(mask: NDArray[np.bool_]) -> Regions:
     """The regions of one mask (height, width)."""
-    return sweep_regions(mask[None].astype(np.uint8), 1)
+    return sweep_regions(torch.from_numpy(mask.astype(np.uint8))[None], 1)
 
 
 def fill_empty(found: Regions, num_masks: int, size: tuple[int, int]) -> Regions:
     """Give each mask without a region the whole frame as its only box."""
-    empty = np.setdiff1d(np.arange(num_masks), found.mask)
-    mask = np.concatenate([found.mask, empty])
-    order = np.argsort(mask, kind="stable")
-    boxes = np.concatenate([found.boxes, np.tile(as_boxes((0, 0, *size)), (len(empty), 1))])
-    areas = np.concatenate([found.areas, np.full(len(empty), size[0] * size[1])])
-    return Regions(boxes[order], areas[order], mask[order])
+    empty = (found.mask.bincount(minlength=num_masks) == 0).nonzero()[:, 0]
+    mask, order = torch.cat([found.mask, empty]).sort(stable=True)
+    frame = torch.tensor([0, 0, *size], dtype=found.boxes.dtype, device=empty.device)
+    boxes = torch.cat([found.boxes, frame.expand(len(empty), 4)])
+    areas = torch.cat([found.areas, torch.full_like(empty, size[0] * size[1])])
+    return Regions(boxes[order], areas[order], mask)
 
 
-def largest_regions(found: Regions, num_masks: int) -> Ints:
+def largest_regions(found: Regions, num_masks: int) -> Tensor:
     """For each mask the index of its largest region; the first one in case of a tie. No mask may be empty."""
-    by_area = np.lexsort((-found.areas, found.mask))
-    return by_area[np.searchsorted(found.mask, np.arange(num_masks))]
+    by_area = found.areas.argsort(descending=True, stable=True)
+    by_mask = by_area[found.mask[by_area].argsort(stable=True)]
+    return by_mask[torch.searchsorted(found.mask, torch.arange(num_masks, device=found.mask.device))]
 
 
 def largest_region(mask: NDArray[np.bool_]) -> Boxes:
     """The box (4,) of the largest region; an empty mask gives the whole frame."""
     height, width = mask.shape
     found = fill_empty(regions(mask), 1, (width, height))
-    return found.boxes[largest_regions(found, 1)[0]]
+    return found.boxes[largest_regions(found, 1)[0]].numpy()
 
 
 def box_from_map(map_: Tensor, normalization: Normalization, threshold: float, size: tuple[int, int]) -> Boxes:
@@ -180,6 +177,23 @@ def box_from_map(map_: Tensor, normalization: Normalization, threshold: float, s
     return largest_region((resized > threshold).cpu().numpy())
 
 
-def _ranges(first: Ints, count: Ints) -> Ints:
-    """first[0], first[0] + 1, ... (count[0] numbers), first[1], ... in one array."""
-    return np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+def _ranges(first: Tensor, count: Tensor) -> Tensor:
+    """first[0], first[0] + 1, ... (count[0] numbers), first[1], ... in one tensor."""
+    starts = (first - count.cumsum(0) + count).repeat_interleave(count)
+    return starts + torch.arange(len(starts), device=starts.device)
+
+
+def _connect(first: Tensor, second: Tensor, nodes: Tensor) -> Tensor:
+    """The lowest node of each node's connected component. Edges join first[i] and second[i].
+
+    Each round hooks the representatives of both ends of every edge to the lower one, and halves all paths.
+    """
+    lowest = nodes
+    while True:
+        a, b = lowest[first], lowest[second]
+        lower = torch.minimum(a, b)
+        hooked = lowest.scatter_reduce(0, a, lower, "amin").scatter_reduce(0, b, lower, "amin")
+        shorter = hooked[hooked]
+        if torch.equal(shorter, lowest):
+            return lowest
+        lowest = shorter

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fdcnet import geometry
 from fdcnet.config import Protocol
 from fdcnet.errors import UserError
 from fdcnet.evaluation import metrics
@@ -228,11 +227,11 @@ def test_equal_scores_rank_by_class_number():
 
 
 def test_locate_tells_the_largest_from_the_best_region():
-    levels = np.zeros((2, 10, 10), dtype=np.uint8)
+    levels = torch.zeros((2, 10, 10), dtype=torch.uint8)
     levels[0, 0:4, 0:4] = 1  # the larger region, gone at the second threshold
     levels[0, 6:9, 6:9] = 2
-    true = geometry.as_boxes([(6, 6, 9, 9)])
-    found = locate(levels, [true, true], 3, inclusive=False)
+    true = torch.tensor([[(6.0, 6, 9, 9)]] * 2)
+    found = locate(levels, true, 3, inclusive=False)
     assert found.box[:, 0].tolist() == [[0, 0, 4, 4], [0, 0, 10, 10]]
     assert found.iou_largest[0] == pytest.approx([0, 1, 0.09])  # the third mask is empty: the whole frame, 9 of 100
     assert found.iou_any[0] == pytest.approx([1, 1, 0.09])
@@ -240,13 +239,13 @@ def test_locate_tells_the_largest_from_the_best_region():
 
 
 def test_the_best_of_several_true_boxes_counts():
-    levels = np.zeros((1, 10, 10), dtype=np.uint8)
+    levels = torch.zeros((1, 10, 10), dtype=torch.uint8)
     levels[0, 0:4, 0:4] = 1
-    true = geometry.as_boxes([(5, 5, 9, 9), (0, 0, 4, 8)])
-    found = locate(levels, [true], 1, inclusive=False)
+    true = torch.tensor([[(5.0, 5, 9, 9), (0, 0, 4, 8)]])
+    found = locate(levels, true, 1, inclusive=False)
     assert found.iou_largest.tolist() == [[0.5]]
     assert found.true_box.tolist() == [[[0, 0, 4, 8]]]
-    assert locate(levels, [true], 1, inclusive=True).iou_largest[0].tolist() == pytest.approx([25 / 45])
+    assert locate(levels, true, 1, inclusive=True).iou_largest[0].tolist() == pytest.approx([25 / 45])
 
 
 def test_photos_without_boxes_count_for_classification_only():

@@ -11,6 +11,7 @@ from fdcnet.config.section import Section, number
 
 S = TypeVar("S", bound=Section)
 Classifier = Literal["auto", "head", "lda"]
+Frame = Literal["crop", "image"]
 VIEWS = {1: "one-view", 2: "two-views"}
 
 
@@ -224,7 +225,7 @@ class Protocol(Section):
     """A box is correct if its IoU with a true box is above this."""
     average: Literal["image", "class"] = "class"  # BAS
     """Average over images or over classes."""
-    frame: Literal["crop", "image"] = "crop"
+    frame: Frame = "crop"
     """crop: the center crop, with true boxes clipped to it (the papers). image: the whole photo."""
     inclusive_pixels: bool = True
     """Box widths count both border pixels, as in the papers' scripts."""

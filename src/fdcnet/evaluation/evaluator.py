@@ -3,9 +3,7 @@
 The network is passed as a function.
 """
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fdcnet import geometry
-from fdcnet.config import Classifier, Protocol
+from fdcnet.config import Classifier, Frame, Protocol
 from fdcnet.data.records import BoxXYXY
 from fdcnet.errors import UserError
 from fdcnet.evaluation.table import Table
@@ -35,8 +33,6 @@ GetPixels = Callable[[Tensor], Tensor]
 """get(rows int64 (B,)) -> decoded square photos uint8 (B, size, size, 3), on any device."""
 
 SWEEP = tuple(round(0.05 * i, 2) for i in range(1, 20))
-CHUNK = 8  # photos per job of a thread: enough that numpy, not Python, takes the time
-BACKLOG = 64  # jobs that may wait
 
 
 @dataclass(frozen=True)
@@ -108,8 +104,7 @@ def evaluate(
 ) -> list[Table]:
     """One table per protocol, rows in the order of `targets`. `keep` names the rows whose maps are kept for display.
 
-    Each view goes through the network once, however many protocols use it. Boxes are found in threads while the network
-    works on the next batch.
+    Each view goes through the network once, however many protocols use it. Boxes are found where the maps are.
     """
     if not targets:
         raise UserError("There are no test photos to evaluate.", "Give test photos, or set data.holdout, such as 0.2.")
@@ -119,20 +114,22 @@ def evaluate(
     classes = {_class_settings(p): _Classes(p) for p in protocols}
     for protocol in protocols:
         boxes[_map_settings(protocol)].thresholds.append(protocol.threshold)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for start in range(0, len(targets), batch_size):
-            rows = torch.arange(start, min(start + batch_size, len(targets)))
-            photos, batch = get(rows), targets[start : start + batch_size]
-            answers = {view: forward(show(photos, view, crop), view in with_maps) for view in views}
-            for ranking in classes.values():
-                ranking.add(batch, answers)
-            for finding in boxes.values():
-                finding.add(batch, photos.shape[1], answers, pool)
-            if progress:
-                progress(start + len(rows), len(targets))
-        return [
-            _table(targets, classes[_class_settings(p)], boxes[_map_settings(p)], p.threshold, sweep) for p in protocols
-        ]
+    for start in range(0, len(targets), batch_size):
+        rows = torch.arange(start, min(start + batch_size, len(targets)))
+        photos, batch = get(rows), targets[start : start + batch_size]
+        answers = {view: forward(show(photos, view, crop), view in with_maps) for view in views}
+        true_boxes = {
+            frame: true_boxes_of(batch, frame, photos.shape[1], crop) for frame in {p.frame for p in protocols}
+        }
+        for ranking in classes.values():
+            ranking.add(batch, answers)
+        for finding in boxes.values():
+            finding.add(batch, answers, true_boxes[finding.protocol.frame])
+        if progress:
+            progress(start + len(rows), len(targets))
+    return [
+        _table(targets, classes[_class_settings(p)], boxes[_map_settings(p)], p.threshold, sweep) for p in protocols
+    ]
 
 
 def _map_settings(protocol: Protocol) -> tuple[object, ...]:
@@ -188,12 +185,10 @@ class _Boxes:
         self.protocol, self.crop, self.keep = protocol, crop, keep
         self.thresholds = list(map(float, sweep))
         self.num_photos = 0
-        self.located: list[Future[Located]] = []
+        self.located: list[Located] = []
         self.maps: dict[int, NDArray[np.float16]] = {}
 
-    def add(
-        self, batch: Sequence[Target], size: int, answers: Mapping[View, Mapping[bool, Answer]], pool: Executor
-    ) -> None:
+    def add(self, batch: Sequence[Target], answers: Mapping[View, Mapping[bool, Answer]], true_boxes: Tensor) -> None:
         protocol = self.protocol
         seen = [self._map_of(batch, answers[view][protocol.compensated], view.mirrored) for view in map_views(protocol)]
         reduced = torch.stack(seen).mean(0)  # (B, h, w)
@@ -203,13 +198,9 @@ class _Boxes:
             if (row := self.num_photos + i) in self.keep:
                 self.maps[row] = resized[i].half().cpu().numpy()
         self.thresholds = sorted(set(self.thresholds))
-        levels = geometry.threshold_levels(resized, self.thresholds).cpu().numpy()
-        true_boxes = [self._true_boxes(target, size) for target in batch]
-        for i in range(0, len(batch), CHUNK):
-            part = levels[i : i + CHUNK], true_boxes[i : i + CHUNK], len(self.thresholds)
-            self.located.append(pool.submit(locate, *part, inclusive=protocol.inclusive_pixels))
-        if len(self.located) > BACKLOG:  # a fast GPU must not fill the memory with jobs
-            self.located[-BACKLOG].result()
+        levels = geometry.threshold_levels(resized, self.thresholds)
+        on_device = true_boxes.to(levels.device)
+        self.located.append(locate(levels, on_device, len(self.thresholds), inclusive=protocol.inclusive_pixels))
         self.num_photos += len(batch)
 
     def _map_of(self, batch: Sequence[Target], answer: Answer, mirrored: bool) -> Tensor:
@@ -219,17 +210,26 @@ class _Boxes:
         reduced = reduce_maps(answer.maps, answer.scores[self.protocol.classifier], labels, self.protocol).float()
         return reduced.flip(2) if mirrored else reduced
 
-    def _true_boxes(self, target: Target, size: int) -> geometry.Boxes:
-        if self.protocol.frame == "crop":
-            return geometry.to_crop_frame(target.boxes_xyxy, target.image_size, size, self.crop)
-        return geometry.to_image_frame(target.boxes_xyxy, target.image_size, self.crop)
+
+def true_boxes_of(targets: Sequence[Target], frame: Frame, size: int, crop: int) -> Tensor:
+    """(B, N, 4) in pixels of the frame, N of the photo with most boxes; nan for those that others lack."""
+    found = [
+        geometry.to_crop_frame(target.boxes_xyxy, target.image_size, size, crop)
+        if frame == "crop"
+        else geometry.to_image_frame(target.boxes_xyxy, target.image_size, crop)
+        for target in targets
+    ]
+    boxes = np.full((len(found), max(1, *map(len, found)), 4), np.nan)
+    for own, target_boxes in zip(boxes, found, strict=True):
+        own[: len(target_boxes)] = target_boxes
+    return torch.from_numpy(boxes)
 
 
 def _table(
     targets: Sequence[Target], classes: _Classes, boxes: _Boxes, threshold: float, sweep: Sequence[float]
 ) -> Table:
     ranked = Ranked(*map(np.concatenate, zip(*classes.ranked, strict=True)))
-    located = Located(*map(np.concatenate, zip(*(future.result() for future in boxes.located), strict=True)))
+    located = Located(*map(np.concatenate, zip(*boxes.located, strict=True)))
     thresholds = sorted({*map(float, sweep), threshold})
     columns, own = [boxes.thresholds.index(value) for value in thresholds], boxes.thresholds.index(threshold)
     return Table(
@@ -257,37 +257,32 @@ def reduce_maps(maps: Tensor, scores: Tensor, labels: Tensor, protocol: Protocol
     return maps[torch.arange(len(maps), device=maps.device)[:, None], best].mean(dim=1)
 
 
-def locate(
-    levels: NDArray[np.integer], true_boxes: Sequence[geometry.Boxes], num_thresholds: int, *, inclusive: bool
-) -> Located:
-    """The box of each photo at every threshold, and its overlaps with the true boxes. levels: (B, h, w)."""
+def locate(levels: Tensor, true_boxes: Tensor, num_thresholds: int, *, inclusive: bool) -> Located:
+    """The box of each photo at every threshold, and its overlaps with the true boxes (B, N, 4). levels: (B, h, w)."""
     num_images, height, width = levels.shape
     num_masks = num_images * num_thresholds
     found = geometry.fill_empty(geometry.sweep_regions(levels, num_thresholds), num_masks, (width, height))
-    starts = np.searchsorted(found.mask, np.arange(num_masks))
-    of_image = np.split(found.boxes, starts[num_thresholds::num_thresholds])
-    overlaps = np.concatenate([_best_overlap(*pair, inclusive) for pair in zip(of_image, true_boxes, strict=True)])
-    largest = geometry.largest_regions(found, num_masks).reshape(num_images, num_thresholds)
-    boxes = found.boxes[largest]  # (B, T, 4)
+    overlaps, _ = _best_overlap(found.boxes, true_boxes[found.mask // num_thresholds], inclusive)
+    best = overlaps.new_zeros(num_masks).scatter_reduce(0, found.mask, overlaps, "amax")
+    boxes = found.boxes[geometry.largest_regions(found, num_masks)]
+    of_largest, closest = _best_overlap(boxes, true_boxes.repeat_interleave(num_thresholds, dim=0), inclusive)
+    unknown = true_boxes.isnan().all(dim=2).all(dim=1).repeat_interleave(num_thresholds)
+
+    def by_photo(values: Tensor) -> NDArray[np.float32]:
+        return values.reshape(num_images, num_thresholds, *values.shape[1:]).float().cpu().numpy()
+
     return Located(
-        box=boxes.astype(np.float32),
-        true_box=np.stack([_closest(*pair, inclusive) for pair in zip(boxes, true_boxes, strict=True)]),
-        iou_largest=overlaps[largest],
-        iou_any=np.maximum.reduceat(overlaps, starts).reshape(num_images, num_thresholds),
+        box=by_photo(boxes),
+        true_box=by_photo(closest),
+        iou_largest=by_photo(of_largest.masked_fill(unknown, torch.nan)),
+        iou_any=by_photo(best.masked_fill(unknown, torch.nan)),
     )
 
 
-def _best_overlap(boxes: geometry.Boxes, true_boxes: geometry.Boxes, inclusive: bool) -> NDArray[np.float32]:
-    if not len(true_boxes):
-        return np.full(len(boxes), np.nan, dtype=np.float32)
-    return geometry.iou(boxes, true_boxes, inclusive).max(axis=1).astype(np.float32)
-
-
-def _closest(boxes: geometry.Boxes, true_boxes: geometry.Boxes, inclusive: bool) -> NDArray[np.float32]:
-    """(T, 4), (N, 4) -> (T, 4)"""
-    if not len(true_boxes):
-        return np.full((len(boxes), 4), np.nan, dtype=np.float32)
-    return true_boxes[geometry.iou(boxes, true_boxes, inclusive).argmax(axis=1)].astype(np.float32)
+def _best_overlap(boxes: Tensor, true_boxes: Tensor, inclusive: bool) -> tuple[Tensor, Tensor]:
+    """(R, 4), (R, N, 4) -> the largest overlap of each box with its true boxes (R,), and that true box (R, 4)"""
+    best, which = geometry.overlap(boxes[:, None], true_boxes, inclusive).max(dim=1)
+    return best, true_boxes[torch.arange(len(boxes), device=boxes.device), which]
 
 
 def rank(log_probabilities: Tensor, labels: Tensor) -> Ranked:

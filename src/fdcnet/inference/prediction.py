@@ -132,8 +132,8 @@ def find_boxes(
     """Boxes of the regions above the threshold, largest first. An empty map gives the whole photo."""
     resized = geometry.resize_maps(torch.from_numpy(heat)[None], (side, side))[0].numpy()
     found = geometry.fill_empty(geometry.regions(resized > threshold), 1, (side, side))
-    order = np.argsort(-found.areas, kind="stable")[: None if all_regions else 1]
-    x0y0x1y1 = geometry.scale(found.boxes[order], (side, side), image_size).tolist()
+    order = found.areas.argsort(descending=True, stable=True)[: None if all_regions else 1]
+    x0y0x1y1 = geometry.scale(found.boxes[order].numpy(), (side, side), image_size).tolist()
     return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in x0y0x1y1)
 
 
