@@ -16,6 +16,7 @@ from fdcnet.errors import UserError
 from fdcnet.files import write_bytes
 
 Floats = NDArray[np.float32]
+Texts = dict[bytes, list[str]]
 Ints = NDArray[np.int64]
 
 TOP = ("top1", "top2", "top3", "top4", "top5")
@@ -64,9 +65,12 @@ class Table:
         path = tuple(path for part in parts for path in part.path)
         return cls(path=path, thresholds=parts[0].thresholds, maps=maps, **columns)
 
-    def save(self, path: Path) -> None:
-        """Write a .csv.gz whose bytes depend on the table alone; a reader never sees half a file."""
-        columns = _columns(self)
+    def save(self, path: Path, texts: "Texts | None" = None) -> None:
+        """Write a .csv.gz whose bytes depend on the table alone; a reader never sees half a file.
+
+        `texts` remembers columns for the next table: the protocols of a run share most of them.
+        """
+        columns = _columns(self, {} if texts is None else texts)
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
@@ -104,22 +108,29 @@ class Table:
 _ARRAYS = ("label", "rank", "top5", "p_true", "p_top1", "box", "iou", "num_boxes", "iou_largest", "iou_any", "true_box")
 
 
-def _columns(table: Table) -> dict[str, Iterable[Any]]:
+def _columns(table: Table, texts: Texts) -> dict[str, Iterable[Any]]:
+    def text(values: Floats) -> list[str]:
+        values = values.astype(np.float32)
+        key = values.tobytes()
+        if key not in texts:
+            texts[key] = _text(values)
+        return texts[key]
+
     columns: dict[str, Iterable[Any]] = {"path": table.path, "label": table.label, "rank": table.rank}
     columns |= zip(TOP, table.top5.T, strict=True)
-    columns |= {"p_true": _text(table.p_true), "p_top1": _text(table.p_top1)}
-    columns |= zip(BOX, map(_text, table.box.T), strict=True)
-    columns |= {"iou": _text(table.iou), "num_boxes": table.num_boxes}
+    columns |= {"p_true": text(table.p_true), "p_top1": text(table.p_top1)}
+    columns |= zip(BOX, map(text, table.box.T), strict=True)
+    columns |= {"iou": text(table.iou), "num_boxes": table.num_boxes}
     if table.true_box is not None:
-        columns |= zip(TRUE_BOX, map(_text, table.true_box.T), strict=True)
+        columns |= zip(TRUE_BOX, map(text, table.true_box.T), strict=True)
     for prefix, sweep in (("iou", table.iou_largest), ("any", table.iou_any)):
-        columns |= {f"{prefix}@{t!r}": _text(sweep[:, i]) for i, t in enumerate(table.thresholds)}
+        columns |= {f"{prefix}@{t!r}": text(sweep[:, i]) for i, t in enumerate(table.thresholds)}
     return columns
 
 
 def _text(values: Floats) -> list[str]:
     """The shortest text that reads back as the same float32; an empty cell for nan."""
-    return ["" if text == "nan" else text for text in values.astype(np.float32).astype(str)]
+    return ["" if text == "nan" else text for text in values.astype(str)]
 
 
 def _floats(values: dict[str, list[str]], names: Iterable[str]) -> Floats:

@@ -1,6 +1,8 @@
 """The task loop: train on the new classes, keep exemplars, save the model, evaluate it, continue."""
 
 import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ from fdcnet.data.records import Dataset, Task
 from fdcnet.data.stream import make_stream
 from fdcnet.errors import UserError
 from fdcnet.evaluation.measure import examples_of, measure, pick_examples
+from fdcnet.evaluation.table import Table
 from fdcnet.files import locked
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import find_method
@@ -23,6 +26,7 @@ from fdcnet.runtime.listener import Listener
 from fdcnet.runtime.progress import default_listener
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.bundle import has_bundle, load_bundle, remove_old, save_bundle
+from fdcnet.store.record import Example
 from fdcnet.training.checkpoint import remove_checkpoint
 from fdcnet.training.checks import refuse_impossible
 from fdcnet.training.discriminant import can_fit
@@ -122,16 +126,15 @@ class TrainingRun:
                     learn_task(state, self.method, task, new, self.runtime, self.folder)
                 with self.clock("fit"):
                     refit_discriminant(state, self.method, task, new, self.runtime)
-                if is_first():
-                    with self.clock("write"):
-                        save_bundle(state, self.folder.model)
-                        remove_checkpoint(self.folder.path)
-            if not self.folder.is_measured(task.number):
-                with self.clock("evaluate"):
-                    self._measure(state, task)
-                with self.clock("write"):
-                    results = on_first(partial(self.folder.write_results, task.number))
-                self.listener.task_ended(task, results["tasks"][-1])
+                with self._saved_meanwhile(state):
+                    found = self._measure(state, task)
+            elif not self.folder.is_measured(task.number):
+                found = self._measure(state, task)
+            else:
+                continue
+            with self.clock("write"):
+                results = on_first(partial(self._write, task.number, state, found))
+            self.listener.task_ended(task, results["tasks"][-1])
         return on_first(self._finish)
 
     def _finish(self) -> dict[str, Any]:
@@ -194,18 +197,35 @@ class TrainingRun:
     def _decode_new(self, task: Task) -> PixelCache:
         return self.runtime.decode("decoding training photos", task.train, self.config.data.size)
 
-    def _measure(self, state: State, task: Task) -> None:
-        assert self.test_photos is not None, "opened before the first task"
-        photos = self.test_photos.of_classes(state.classes)
-        rows = pick_examples(photos.records, state, every_class=task is self.stream[-1])
-        tables = measure(state, self.method, self.runtime, photos, self.config.protocols, keep=rows)
+    @contextlib.contextmanager
+    def _saved_meanwhile(self, state: State) -> Iterator[None]:
+        """Save the model while the block runs, which must not change it."""
         if not is_first():
+            yield
             return
-        shown = next((i for i, protocol in enumerate(self.config.protocols) if protocol.map == "class"), 0)
-        examples = examples_of(state, photos, tables[shown], self.config.protocols[shown], rows)
-        self.folder.record.write_examples(task.number, examples)
-        self.folder.save_class_means(task.number, state.discriminant)
-        self.folder.save_tables(task.number, tables)
+        with ThreadPoolExecutor(1) as pool:
+            saving = pool.submit(save_bundle, state, self.folder.model)
+            yield
+            with self.clock("write"):
+                saving.result()
+        remove_checkpoint(self.folder.path)
+
+    def _measure(self, state: State, task: Task) -> tuple[list[Table], list[Example]]:
+        assert self.test_photos is not None, "opened before the first task"
+        with self.clock("evaluate"):
+            photos = self.test_photos.of_classes(state.classes)
+            rows = pick_examples(photos.records, state, every_class=task is self.stream[-1])
+            tables = measure(state, self.method, self.runtime, photos, self.config.protocols, keep=rows)
+            shown = next((i for i, protocol in enumerate(self.config.protocols) if protocol.map == "class"), 0)
+            return tables, examples_of(state, photos, tables[shown], self.config.protocols[shown], rows)
+
+    def _write(self, task: int, state: State, found: tuple[list[Table], list[Example]]) -> dict[str, Any]:
+        """What was measured after a task."""
+        tables, examples = found
+        self.folder.record.write_examples(task, examples)
+        self.folder.save_class_means(task, state.discriminant)
+        self.folder.save_tables(task, tables)
+        return self.folder.write_results(task)
 
 
 def _photos_of(config: Config) -> tuple[object, ...]:

@@ -16,7 +16,7 @@ from fdcnet.data.records import Task
 from fdcnet.data.stream import fingerprint, task_bounds
 from fdcnet.errors import UserError
 from fdcnet.evaluation.incremental import TaskScores, build_results, rounded, score_task
-from fdcnet.evaluation.table import Table
+from fdcnet.evaluation.table import Table, Texts
 from fdcnet.files import remove_leftovers, write_bytes
 from fdcnet.methods.base import Method, Phase, State
 from fdcnet.models.discriminant import Discriminant
@@ -154,11 +154,11 @@ class RunFolder(CheckpointJournal):
         return self._table_file(0, task).exists()
 
     def save_tables(self, task: int, tables: Sequence[Table]) -> None:
+        texts: Texts = {}
         with self.clock("write"):
+            (self.path / "predictions").mkdir(exist_ok=True)
             for number in reversed(range(len(tables))):  # the first one last: if it exists, all do
-                file = self._table_file(number, task)
-                file.parent.mkdir(exist_ok=True)
-                tables[number].save(file)
+                tables[number].save(self._table_file(number, task), texts)
                 self.scores[number, task] = self._score(number, task, tables[number])
 
     def save_class_means(self, task: int, discriminant: Discriminant | None) -> None:
