@@ -129,6 +129,20 @@ def test_the_class_table_sorts(visit: Any) -> None:
     assert column(page, 1) == sorted(classes)
 
 
+def test_classes_without_photos_sort_last(browser: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", 4)  # 0, 75, 25 and 100 % right
+    file = run / "predictions" / "task-1.csv.gz"
+    table = Table.load(file)
+    table.select(table.label != 2).save(file)
+    page = browser.new_page()
+    page.goto(write_report([run], tmp_path / "report.html").as_uri())
+    button = page.locator(".sortable").get_by_role("button", name="Top-1 Cls", exact=True)
+    for expected in (["0.0", "75.0", "100.0", "–"], ["100.0", "75.0", "0.0", "–"]):
+        button.click()
+        assert column(page, 4) == expected
+    page.close()
+
+
 def test_photos_of_every_class_unfold(visit: Any) -> None:
     page = visit()
     photo = page.locator("details .small img").first

@@ -54,8 +54,13 @@ def result(runs: Sequence[Run]) -> Markup:
         }
         for run in runs
     ]
-    names = [METRICS[metric] for metric in metrics]
-    return render("sections/result.html", cards=cards, names=names, has_boxes="gt_known" in metrics)
+    return render(
+        "sections/result.html",
+        cards=cards,
+        names=[METRICS[metric] for metric in metrics],
+        has_boxes="gt_known" in metrics,
+        unmeasured=any(_has_unmeasured(_headline(run, metrics)) for run in runs),
+    )
 
 
 def lessons(runs: Sequence[Run]) -> Markup:
@@ -154,6 +159,11 @@ def _headline(run: Run, metrics: Sequence[str]) -> list[Row]:
         Row("Old classes", f"{classes(sum(sizes[:-1]))}, {old_tasks}", old),
         Row("New classes", f"{classes(sizes[-1])}, task\xa0{len(sizes)}", new),
     ]
+
+
+def _has_unmeasured(rows: Sequence[Row]) -> bool:
+    """Whether old or new classes have no test photos, but the others do."""
+    return {set(row.numbers) == {None} for row in rows} == {True, False}
 
 
 def _lesson_table(lessons: Sequence[Mapping[str, Any]]) -> Table:
