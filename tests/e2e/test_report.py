@@ -159,6 +159,10 @@ def test_a_phone_scrolls_tables_and_says_so(scheme: str, visit: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 390, "the page itself does not scroll sideways"
     hint = page.locator("#classes .scroll-hint")
     assert hint.is_visible()
+    page.set_viewport_size({"width": 320, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
+    name, *numbers = [box.bounding_box() for box in page.locator(".card tbody tr").first.locator("th, td").all()]
+    assert all(number["y"] >= name["y"] + name["height"] for number in numbers), "the name has a line of its own"
     page.set_viewport_size({"width": 1280, "height": 800})
     playwright.expect(hint).to_be_hidden()
 

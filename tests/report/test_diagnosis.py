@@ -183,6 +183,13 @@ def test_wrong_boxes_are_counted_and_shown(run: Path) -> None:
     assert len(part.findall(".//img")) == 1
 
 
+def test_without_wrong_boxes_their_kinds_are_not_explained(run: Path) -> None:
+    change_table(run, lambda table: replace(table, iou=np.ones(70, dtype=np.float32), box=table.true_box))
+    part = section(page_of(run), "boxes")
+    assert words(part.find(".//ul")) == "0 of 70 boxes are wrong."
+    assert "A wrong box is" not in words(part)
+
+
 def test_the_threshold_curve_marks_the_threshold_used(finished_runs: list[Path]) -> None:
     chart = section(page_of(finished_runs[0]), "boxes").find(".//svg[@class='chart']")
     assert chart is not None

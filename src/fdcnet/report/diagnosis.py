@@ -59,7 +59,7 @@ def classes(runs: Sequence[Run]) -> Markup:
 
 def boxes(runs: Sequence[Run]) -> Markup:
     """How many boxes are too small, too large or elsewhere, and accuracy at each threshold."""
-    shown = []
+    shown: list[dict[str, Any]] = []
     for run in runs:
         errors = box_errors(run.table, run.protocol.get("iou", 0.5)) if run.table else None
         if run.table and threshold_points(run):
@@ -75,7 +75,8 @@ def boxes(runs: Sequence[Run]) -> Markup:
     if not shown:
         return Markup("")
     chart = box_threshold_curve(runs)
-    return render("sections/boxes.html", runs=shown, several=len(runs) > 1, chart=chart)
+    wrong = any(sum((own["errors"] or {}).values()) for own in shown)
+    return render("sections/boxes.html", runs=shown, several=len(runs) > 1, chart=chart, wrong=wrong)
 
 
 def _diverged(run: Run) -> Problem | None:

@@ -87,8 +87,7 @@ def comparison(runs: Sequence[Run]) -> Markup:
     if any("seeds" in run.main for run in runs):
         caption += " Several seeds: mean ± standard deviation; curves show the mean, photos the first seed."
     table = to_html(comparison_table({run.label: run.main for run in runs}), caption)
-    protocol = protocol_in_words(runs[0].main.get("protocol") or {})
-    return render("sections/comparison.html", table=table, protocol=protocol)
+    return render("sections/comparison.html", table=table, protocol=_shared_protocol(runs))
 
 
 def accuracy(runs: Sequence[Run]) -> Markup:
@@ -145,6 +144,16 @@ def differences(runs: Sequence[Run]) -> Markup:
     if len([run for run in runs if run.facts.get("config")]) < 2:
         return Markup("")
     return render("sections/differences.html", runs=runs, settings=differing_settings(runs))
+
+
+def _shared_protocol(runs: Sequence[Run]) -> str:
+    """How all runs were measured, then what was different for some of them."""
+    shared = {key: value for key, value in runs[0].protocol.items() if all(r.protocol.get(key) == value for r in runs)}
+    said = [protocol_in_words(shared)]
+    for run in runs:
+        own = protocol_in_words({key: value for key, value in run.protocol.items() if key not in shared})
+        said += [f"{run.label}: {own}"] if own else []
+    return " ".join(said)
 
 
 def _headline(run: Run, metrics: Sequence[str]) -> list[Row]:
