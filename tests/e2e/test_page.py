@@ -336,6 +336,9 @@ def test_on_a_phone_and_in_the_dark_nothing_hangs_over(browser: Any, server: tup
     page.set_input_files(".card input[type=file]", [record.path for record in photos.train[:12]])
     playwright.expect(page.locator(".thumbs img")).to_have_count(12)
     assert page.evaluate(wide) == 320
+    first, below = (page.locator(".thumbs li").nth(at).bounding_box() for at in (0, 3))  # three in a row
+    assert below["y"] - first["y"] - first["height"] == pytest.approx(0.4 * 16, abs=1)
+    playwright.expect(page.locator("text=Drop photos, or one folder per class")).to_be_hidden()  # a finger cannot
     page.locator("nav >> text=Model").tap()
     page.wait_for_selector("#versions table")
     assert page.evaluate(wide) == 320
@@ -395,6 +398,8 @@ def test_by_keyboard_alone(browser: Any, server: tuple[str, Path], photos: Datas
     named = "e => e.labels?.length || e.ariaLabel || e.textContent.trim()"
     assert page.evaluate(f"[...document.querySelectorAll('button, input')].every({named})")
     assert page.evaluate("document.getElementById('announcement').getAttribute('role')") == "status"
+    page.click("footer >> text=the API")
+    playwright.expect(page.locator("h1")).to_have_text("API")
     visit.end()
 
 
@@ -629,7 +634,7 @@ def test_checked_boxes_train_the_model_only_when_asked(
     expect(page.locator("#label-busy")).to_have_text("Learning from boxes")
     expect(page.locator("#label-busy")).to_be_focused()
     expect(said).to_contain_text("Version 2 learned from 2 checked boxes and drew 4 other boxes again.")
-    expect(page.locator("#label-summary")).to_have_text("6 photos: 2 checked, 0 of them rejected.")
+    expect(page.locator("#label-summary")).to_have_text("6 photos: 2 checked.")
     assert [version.box_training for version in versions(model)] == ["", "boxes learned from 2 checked boxes"]
     page.click("nav >> text=Model")
     expect(page.locator("#versions tbody tr").nth(1)).to_contain_text("boxes learned from 2 checked boxes")
@@ -784,6 +789,10 @@ def test_an_example_after_a_lost_lesson(browser: Any, tmp_path: Path) -> None:
         expect(page.locator("#outcome .key")).to_have_text("box")  # nothing came before
         expect(page.locator("#model-summary")).to_contain_text("Your own first lesson replaces it.")
         visit.check_accessibility()
+        page.click("nav >> text=Model")
+        expect(page.locator("#classes li")).to_have_count(3)
+        expect(page.locator("#refine")).to_be_hidden()  # its boxes were trained just now
+        page.click("nav >> text=Teach")
         page.click("text=Try new photos")
         expect(page.locator("#grid rect.found")).to_have_count(12)
         expect(page.locator("#untaught")).to_be_hidden()

@@ -500,6 +500,10 @@ def test_the_page_and_the_description_load_nothing_from_elsewhere(client: TestCl
     assert "http" not in shown.replace("http-equiv", "") and "<script" not in shown
     for path, methods in described["paths"].items():
         assert all(f"{method.upper()} {path}" in shown for method in methods)
+        for described_route in methods.values():
+            assert described_route["description"] and "`" not in described_route["description"], path
+            options = [one for one in described_route.get("parameters", ()) if one["in"] == "query"]
+            assert all(option.get("description") for option in options), path
     for path in ("/redoc", "/static/../app.py", "/static/%2e%2e/app.py", "/api/nothing"):
         refused(client.get(path), 404)
     refused(client.put("/api/predict"), 405)

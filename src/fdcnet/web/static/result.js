@@ -29,7 +29,7 @@ export function lessonResult(report) {
   const shown = rows.filter(([, accuracy]) => accuracy);
   const unmeasured = (what) => tag("p", { class: "note" }, `${what} was not measured: that needs at least ten photos of a class, two of which are held out.`);
   if (!shown.length) return [unmeasured("Accuracy")];
-  const parts = [["class", "top1_cls"], ["box", "gt_known"], ["both", "top1_loc"]];
+  const parts = [["class right", "top1_cls"], ["box right", "gt_known"], ["both right", "top1_loc"]];
   const known = parts.filter(([, key]) => shown.some(([, accuracy]) => accuracy[key] !== null)); // boxes need true boxes
   const results = table("Accuracy on photos not used for learning, in percent", ["", ...known.map(([name]) => name), "photos"],
     shown.map(([name, accuracy]) => [name, ...known.map(([, key]) => rounded(accuracy[key])), accuracy.num_photos]));
