@@ -503,13 +503,35 @@ def test_folders_become_classes(browser: Any, server: tuple[str, Path], photos: 
     page.click("nav >> text=Teach")
     expect(page.locator(".card .add")).to_have_text("+Add photos")
     page.set_input_files("#folder", photos.test[0].path.parents[1])
-    expect(page.locator(".card")).to_have_count(3)
-    names = {field.input_value(): i for i, field in enumerate(page.locator(".card input[type=text]").all())}
-    assert set(names) == set(photos.classes)
-    expect(page.locator(".card").nth(names[photos.classes[2]]).locator("img")).to_have_count(6)
+    check_folders(page, photos)
     expect(page.locator("#start")).to_be_enabled()
     visit.check_accessibility()
+
+    # The same folder, dropped.
+    page.reload()
+    page.wait_for_selector(".card")
+    drop(page, photos.test[0].path.parents[1])
+    check_folders(page, photos)
+    page.click("nav >> text=Try")
+    drop(page, photos.test[0].path, photos.test[1].path)
+    expect(page.locator("#grid rect.found")).to_have_count(2)
     visit.end()
+
+
+def check_folders(page: Any, photos: Dataset) -> None:
+    """A card for each folder, by name."""
+    playwright.expect(page.locator(".card")).to_have_count(3)
+    names = [field.input_value() for field in page.locator(".card input[type=text]").all()]
+    assert names == sorted(photos.classes)
+    for card in page.locator(".card").all():
+        playwright.expect(card.locator("img")).to_have_count(6)
+
+
+def drop(page: Any, *paths: Path) -> None:
+    session = page.context.new_cdp_session(page)
+    data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        session.send("Input.dispatchDragEvent", {"type": kind, "x": 300, "y": 400, "data": data})
 
 
 def choose_folders(page: Any, photos: Dataset, tmp_path: Path, *names: str) -> None:
