@@ -210,6 +210,7 @@ def test_look_teach_see_and_go_back(browser: Any, server: tuple[str, Path], phot
     visit.until("[...document.images].filter(i => i.offsetParent).every(i => i.complete && i.naturalWidth)")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "none"  # of the title
     expect(page.locator("#lesson-curves figure").first).to_be_hidden()
+    expect(page.locator("#lesson-curves figcaption").first).to_have_text("Classificationcls")
     expect(page.locator("#outcome .key")).to_have_text("nowbefore")
     visit.check_accessibility()
 

@@ -193,6 +193,7 @@ def test_a_lesson_and_the_way_back(client: TestClient, home: Path, model: Path, 
     lesson = finished(client)
     assert lesson["state"] == "done" and lesson["report"]["added"] == [name] and lesson["report"]["can_roll_back"]
     assert len(lesson["epochs"]) == 3 and set(lesson["epochs"][0]["losses"]) == {"separation"}
+    assert lesson["loss_names"] == {"separation": "Object separation (lower is better)"}  # as in the report
     assert uploads(temporary) == []  # nothing stays
     assert any("epochs" in note for note in lesson["messages"])
     assert [photo["kind"] for photo in lesson["photos"]] == ["learned"] * 4  # too few to hold some out

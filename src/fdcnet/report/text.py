@@ -29,7 +29,7 @@ LOSSES = {
     "cls_fg": "Classification of the foreground",
     "bas": "Background suppression",
     "area": "Mask area",
-    "separation": "Separation of the object (negative)",
+    "separation": "Object separation (lower is better)",
     "kd_cls": "Distillation of class scores",
     "kd_loc": "Distillation of masks",
     "kd_feat_cls": "Distillation of class features",

@@ -220,13 +220,13 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        remedy = "See /openapi.json for the requests of this server."
+        remedy = "See /docs for the requests of this server."
         return refusal(Refused(error.status_code, str(error.detail).rstrip(".") + ".", remedy))
 
     @app.exception_handler(RequestValidationError)
     def wrong_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        return refusal(Refused(400, f"Parameter '{first['loc'][-1]}' is wrong: {first['msg']}.", "See /openapi.json."))
+        return refusal(Refused(400, f"Parameter '{first['loc'][-1]}' is wrong: {first['msg']}.", "See /docs."))
 
     @app.exception_handler(ClientDisconnect)
     def disconnected(request: Request, error: ClientDisconnect) -> Response:
