@@ -76,6 +76,12 @@ def test_without_earlier_versions_the_current_one_is_evaluated(model: Path, tmp_
     assert "unfinished" not in words(page.find(".//article[@class='card']"))
 
 
+def test_models_of_the_same_name_are_told_apart_by_their_folders(model: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(model, tmp_path / "copies" / "shapes"))
+    with as_run_folders([model, copy], "cpu") as folders:
+        assert [run.label for run in load(folders)] == [f"shapes ({model.parent.name})", "shapes (copies)"]
+
+
 def test_a_model_that_holds_out_no_photos(model: Path, tmp_path: Path) -> None:
     save_bundle(replace(load_bundle(model), held_out=None), tmp_path / "shapes")
     page = ElementTree.fromstring(write_report([tmp_path / "shapes"], tmp_path / "report.html").read_text("utf-8"))

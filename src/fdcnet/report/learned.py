@@ -22,7 +22,7 @@ def as_run_folders(
         for number, path in enumerate(paths):
             folder = run_folder_of(path)
             if folder is None:
-                folder = Path(scratch) / str(number)
+                folder = Path(scratch) / str(number) / path.resolve().parent.name  # tells models of the same name apart
                 evaluate_held_out(path, folder, device, listener)
             folders.append(folder)
         yield folders
