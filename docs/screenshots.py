@@ -3,8 +3,8 @@
     python docs/screenshots.py page MODEL PHOTO NEW_PHOTOS/ SORTED_PHOTOS/
     python docs/screenshots.py report runs/demo/report.html
 
-MODEL is copied first. NEW_PHOTOS/ has a folder for each class to teach, SORTED_PHOTOS/ a folder for each known class to
-box. Needs playwright and Chromium.
+MODEL was made by light lessons; it is copied first. NEW_PHOTOS/ has a folder for each class to teach, SORTED_PHOTOS/ a
+folder for each known class to box. Needs playwright and Chromium.
 """
 
 import argparse
@@ -74,6 +74,13 @@ def picture_page(browser: Browser, link: str, photo: Path, new: Path, sorted_pho
     every(lambda page: page.reload())
     every(lambda page: page.wait_for_selector("#try-it"))
     save("page-learned", pages)
+
+    pages[0].click("#outcome >> text=Refine the boxes")  # takes minutes: enough time for all pictures
+    every(lambda page: page.reload())
+    every(lambda page: page.wait_for_selector("#lesson-line:text(' left')"))
+    save("page-learning", pages)
+    pages[0].click("#cancel")
+    pages[0].wait_for_selector("#lesson-title:text('Cancelled')")
 
     every(lambda page: page.click("nav >> text=Label"))
     pages[0].set_input_files("#label-folder", sorted_photos)

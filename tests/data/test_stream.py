@@ -22,6 +22,10 @@ def labels(records: tuple[Record, ...]) -> str:
     return "".join(record.label for record in records)
 
 
+def test_a_dataset_prints_in_one_line() -> None:
+    assert repr(make()) == "<Dataset letters: 7 classes, 21 training photos, 14 test photos>"
+
+
 def test_base_and_steps_with_a_smaller_last_task() -> None:
     tasks = make_stream(make(), base_classes=3, step_classes=3)
     assert [(t.number, t.classes, t.first_label, t.num_classes) for t in tasks] == [

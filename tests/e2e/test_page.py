@@ -210,6 +210,7 @@ def test_look_teach_see_and_go_back(browser: Any, server: tuple[str, Path], phot
     visit.until("[...document.images].filter(i => i.offsetParent).every(i => i.complete && i.naturalWidth)")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "none"  # of the title
     expect(page.locator("#lesson-curves figure").first).to_be_hidden()
+    expect(page.locator("#lesson-curves figcaption").first).to_have_text("Classificationcls")
     expect(page.locator("#outcome .key")).to_have_text("nowbefore")
     visit.check_accessibility()
 
@@ -336,6 +337,9 @@ def test_on_a_phone_and_in_the_dark_nothing_hangs_over(browser: Any, server: tup
     page.set_input_files(".card input[type=file]", [record.path for record in photos.train[:12]])
     playwright.expect(page.locator(".thumbs img")).to_have_count(12)
     assert page.evaluate(wide) == 320
+    first, below = (page.locator(".thumbs li").nth(at).bounding_box() for at in (0, 3))  # three in a row
+    assert below["y"] - first["y"] - first["height"] == pytest.approx(0.4 * 16, abs=1)
+    playwright.expect(page.locator("text=Drop photos, or one folder per class")).to_be_hidden()  # a finger cannot
     page.locator("nav >> text=Model").tap()
     page.wait_for_selector("#versions table")
     assert page.evaluate(wide) == 320
@@ -395,6 +399,8 @@ def test_by_keyboard_alone(browser: Any, server: tuple[str, Path], photos: Datas
     named = "e => e.labels?.length || e.ariaLabel || e.textContent.trim()"
     assert page.evaluate(f"[...document.querySelectorAll('button, input')].every({named})")
     assert page.evaluate("document.getElementById('announcement').getAttribute('role')") == "status"
+    page.click("footer >> text=the API")
+    playwright.expect(page.locator("h1")).to_have_text("API")
     visit.end()
 
 
@@ -498,13 +504,35 @@ def test_folders_become_classes(browser: Any, server: tuple[str, Path], photos: 
     page.click("nav >> text=Teach")
     expect(page.locator(".card .add")).to_have_text("+Add photos")
     page.set_input_files("#folder", photos.test[0].path.parents[1])
-    expect(page.locator(".card")).to_have_count(3)
-    names = {field.input_value(): i for i, field in enumerate(page.locator(".card input[type=text]").all())}
-    assert set(names) == set(photos.classes)
-    expect(page.locator(".card").nth(names[photos.classes[2]]).locator("img")).to_have_count(6)
+    check_folders(page, photos)
     expect(page.locator("#start")).to_be_enabled()
     visit.check_accessibility()
+
+    # The same folder, dropped.
+    page.reload()
+    page.wait_for_selector(".card")
+    drop(page, photos.test[0].path.parents[1])
+    check_folders(page, photos)
+    page.click("nav >> text=Try")
+    drop(page, photos.test[0].path, photos.test[1].path)
+    expect(page.locator("#grid rect.found")).to_have_count(2)
     visit.end()
+
+
+def check_folders(page: Any, photos: Dataset) -> None:
+    """A card for each folder, by name."""
+    playwright.expect(page.locator(".card")).to_have_count(3)
+    names = [field.input_value() for field in page.locator(".card input[type=text]").all()]
+    assert names == sorted(photos.classes)
+    for card in page.locator(".card").all():
+        playwright.expect(card.locator("img")).to_have_count(6)
+
+
+def drop(page: Any, *paths: Path) -> None:
+    session = page.context.new_cdp_session(page)
+    data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        session.send("Input.dispatchDragEvent", {"type": kind, "x": 300, "y": 400, "data": data})
 
 
 def choose_folders(page: Any, photos: Dataset, tmp_path: Path, *names: str) -> None:
@@ -629,7 +657,7 @@ def test_checked_boxes_train_the_model_only_when_asked(
     expect(page.locator("#label-busy")).to_have_text("Learning from boxes")
     expect(page.locator("#label-busy")).to_be_focused()
     expect(said).to_contain_text("Version 2 learned from 2 checked boxes and drew 4 other boxes again.")
-    expect(page.locator("#label-summary")).to_have_text("6 photos: 2 checked, 0 of them rejected.")
+    expect(page.locator("#label-summary")).to_have_text("6 photos: 2 checked.")
     assert [version.box_training for version in versions(model)] == ["", "boxes learned from 2 checked boxes"]
     page.click("nav >> text=Model")
     expect(page.locator("#versions tbody tr").nth(1)).to_contain_text("boxes learned from 2 checked boxes")
@@ -784,6 +812,10 @@ def test_an_example_after_a_lost_lesson(browser: Any, tmp_path: Path) -> None:
         expect(page.locator("#outcome .key")).to_have_text("box")  # nothing came before
         expect(page.locator("#model-summary")).to_contain_text("Your own first lesson replaces it.")
         visit.check_accessibility()
+        page.click("nav >> text=Model")
+        expect(page.locator("#classes li")).to_have_count(3)
+        expect(page.locator("#refine")).to_be_hidden()  # its boxes were trained just now
+        page.click("nav >> text=Teach")
         page.click("text=Try new photos")
         expect(page.locator("#grid rect.found")).to_have_count(12)
         expect(page.locator("#untaught")).to_be_hidden()

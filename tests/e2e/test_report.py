@@ -129,6 +129,20 @@ def test_the_class_table_sorts(visit: Any) -> None:
     assert column(page, 1) == sorted(classes)
 
 
+def test_classes_without_photos_sort_last(browser: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", 4)  # 0, 75, 25 and 100 % right
+    file = run / "predictions" / "task-1.csv.gz"
+    table = Table.load(file)
+    table.select(table.label != 2).save(file)
+    page = browser.new_page()
+    page.goto(write_report([run], tmp_path / "report.html").as_uri())
+    button = page.locator(".sortable").get_by_role("button", name="Top-1 Cls", exact=True)
+    for expected in (["0.0", "75.0", "100.0", "–"], ["100.0", "75.0", "0.0", "–"]):
+        button.click()
+        assert column(page, 4) == expected
+    page.close()
+
+
 def test_photos_of_every_class_unfold(visit: Any) -> None:
     page = visit()
     photo = page.locator("details .small img").first
@@ -145,6 +159,10 @@ def test_a_phone_scrolls_tables_and_says_so(scheme: str, visit: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 390, "the page itself does not scroll sideways"
     hint = page.locator("#classes .scroll-hint")
     assert hint.is_visible()
+    page.set_viewport_size({"width": 320, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
+    name, *numbers = [box.bounding_box() for box in page.locator(".card tbody tr").first.locator("th, td").all()]
+    assert all(number["y"] >= name["y"] + name["height"] for number in numbers), "the name has a line of its own"
     page.set_viewport_size({"width": 1280, "height": 800})
     playwright.expect(hint).to_be_hidden()
 

@@ -60,6 +60,16 @@ def test_all_files_are_written(written: Path) -> None:
     assert (written / "compare.md").read_text().startswith("| Method | Top-1 Loc average |")
 
 
+def test_what_was_measured_differently_is_said_of_that_run(runs: list[Path], tmp_path: Path) -> None:
+    change(runs[0], "results.json", "protocol", "classifier", value="lda")
+    page = ElementTree.fromstring(write_comparison(compare(runs), tmp_path / "out").read_text(encoding="utf-8"))
+    told = " ".join("".join(page.find(".//section[@id='result']").itertext()).split())  # type: ignore[union-attr]
+    assert told.count("It is right if its overlap") == 1
+    lda = "The class is decided by a linear discriminant (LDA) on the features of the exemplars."
+    assert f"fdcnet: {lda}" in told and told.count(lda) == 1
+    assert "finetune:" not in told
+
+
 def test_figures_stand_alone(written: Path) -> None:
     for file in written.glob("*.svg"):
         root = ElementTree.fromstring(file.read_text())

@@ -139,6 +139,34 @@ def test_every_class_has_a_row_and_a_photo(finished_runs: list[Path]) -> None:
     assert names == ["disc", "ring", "square", "kite", "cross", "star", "bar"]
 
 
+def test_classes_without_test_photos_are_listed_with_a_dash(run: Path) -> None:
+    change_table(run, lambda table: table.select(table.label != 3))
+    part = section(page_of(run), "classes")
+    rows = [[words(cell) for cell in row] for row in part.findall(".//table/tbody/tr")]
+    assert rows[3] == ["kite", "2", "0", "–", "–", "–", ""]
+    assert [row[0] for row in rows] == ["disc", "ring", "square", "kite", "cross", "star", "bar"]
+    assert words(part.find(".//caption")).endswith("–: no test photos.")
+
+
+def test_classes_that_are_not_learned_yet_are_not_listed(run: Path) -> None:
+    results = read_json(run / "results.json")
+    write_json(run / "results.json", results | {"tasks": results["tasks"][:2]})
+    Table.load(run / TABLE).select(np.arange(70) < 50).save(run / "predictions/task-2.csv.gz")
+    part = section(page_of(run), "classes")
+    assert len(part.findall(".//table/tbody/tr")) == 5
+    assert "no test photos" not in words(part.find(".//caption"))
+
+
+def test_without_true_boxes_the_class_table_has_classes_only(run: Path) -> None:
+    results = read_json(run / "results.json")
+    for task in results["tasks"]:
+        task.update(gt_known=None, top1_loc=None)
+    write_json(run / "results.json", results)
+    change_table(run, lambda table: replace(table, num_boxes=np.zeros(70, dtype=np.int64), iou=np.full(70, np.nan)))
+    header = section(page_of(run), "classes").findall(".//table/thead//th")
+    assert [words(name) for name in header[3:-1]] == ["Top-1 Cls", "Top-5 Cls"]
+
+
 def test_wrong_boxes_are_counted_and_shown(run: Path) -> None:
     last = run / "examples/task-3.json"
     examples = read_json(last)
@@ -153,6 +181,13 @@ def test_wrong_boxes_are_counted_and_shown(run: Path) -> None:
     ]
     assert [words(title) for title in part.findall("./article/h3")] == ["Too small"]
     assert len(part.findall(".//img")) == 1
+
+
+def test_without_wrong_boxes_their_kinds_are_not_explained(run: Path) -> None:
+    change_table(run, lambda table: replace(table, iou=np.ones(70, dtype=np.float32), box=table.true_box))
+    part = section(page_of(run), "boxes")
+    assert words(part.find(".//ul")) == "0 of 70 boxes are wrong."
+    assert "A wrong box is" not in words(part)
 
 
 def test_the_threshold_curve_marks_the_threshold_used(finished_runs: list[Path]) -> None:

@@ -1,6 +1,7 @@
 """A report about a model of `fdcnet learn`: evaluated on its held-out photos after each lesson that is kept."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -8,6 +9,7 @@ import pytest
 
 from fdcnet.data.records import Dataset
 from fdcnet.data.synthetic import make_synthetic
+from fdcnet.errors import UserError
 from fdcnet.report import write_report
 from fdcnet.report.learned import as_run_folders
 from fdcnet.report.runs import load
@@ -72,6 +74,26 @@ def test_without_earlier_versions_the_current_one_is_evaluated(model: Path, tmp_
         assert run.is_complete
     page = ElementTree.fromstring(write_report([copy], tmp_path / "report.html").read_text(encoding="utf-8"))
     assert "unfinished" not in words(page.find(".//article[@class='card']"))
+
+
+def test_models_of_the_same_name_are_told_apart_by_their_folders(model: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(model, tmp_path / "copies" / "shapes"))
+    with as_run_folders([model, copy], "cpu") as folders:
+        assert [run.label for run in load(folders)] == [f"shapes ({model.parent.name})", "shapes (copies)"]
+
+
+def test_a_model_that_holds_out_no_photos(model: Path, tmp_path: Path) -> None:
+    save_bundle(replace(load_bundle(model), held_out=None), tmp_path / "shapes")
+    page = ElementTree.fromstring(write_report([tmp_path / "shapes"], tmp_path / "report.html").read_text("utf-8"))
+    assert "holds out no photos, so it was not evaluated" in words(page.find(".//article[@class='card']"))
+
+
+def test_other_folders_are_refused_with_what_can_be_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is neither a run nor a model") as raised:
+        write_report([tmp_path], tmp_path / "report.html")
+    assert "'fdcnet train'" in raised.value.remedy and "'fdcnet learn'" in raised.value.remedy
+    with pytest.raises(UserError, match="nothing does not exist"):
+        write_report([tmp_path / "nothing"], tmp_path / "report.html")
 
 
 def test_a_model_in_a_run_folder_stands_for_its_run(model: Path, tmp_path: Path) -> None:

@@ -110,6 +110,15 @@ def test_photos_are_there_for_each_run_after_each_task(page: ElementTree.Element
     assert len(part.findall(".//div[@class='unknown']")) == 2 * (2 + 2)  # one blank per photo of a later task and run
 
 
+def test_photos_that_were_stored_after_every_task_are_preferred(runs: list[Path], tmp_path: Path) -> None:
+    file = runs[0] / "examples" / "task-2.json"
+    write_json(file, [example for example in read_json(file) if example["label"] != "disc"])
+    part = section(page_of([runs[0]], tmp_path), "photos")
+    assert part is not None
+    assert [words(name) for name in part.findall(".//h4")] == ["ring", "square", "kite", "cross", "star", "bar"]
+    assert "–" not in [words(blank) for blank in part.findall(".//div[@class='unknown']")]
+
+
 def test_there_is_a_chart_for_every_loss(page: ElementTree.Element) -> None:
     part = section(page, "losses")
     assert part is not None
@@ -228,6 +237,17 @@ def test_without_boxes_the_class_is_judged(runs: list[Path], tmp_path: Path) -> 
     assert {words(cell) for cell in page.findall(".//td[@class='big']")} == {"–"}
 
 
+def test_new_classes_without_test_photos_are_said(runs: list[Path], tmp_path: Path) -> None:
+    results = read_json(runs[0] / "results.json")
+    for rows in results["matrix"].values():
+        rows[2][2] = None
+    write_json(runs[0] / "results.json", results)
+    part = section(page_of([runs[0]], tmp_path), "result")
+    assert part is not None
+    assert words(part.find("p[@class='note']")) == "–: there are no test photos of these classes."
+    assert section(page_of([runs[1]], tmp_path), "result").find("p[@class='note']") is None  # type: ignore[union-attr]
+
+
 def test_an_unfinished_run_shows_what_there_is(runs: list[Path], tmp_path: Path) -> None:
     facts = read_json(runs[0] / "run.json")
     write_json(runs[0] / "run.json", facts | {"finished": None, "seconds": None})
@@ -307,7 +327,7 @@ def test_target_may_be_a_folder(finished_runs: list[Path], tmp_path: Path) -> No
 def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run to report"):
         write_report([], tmp_path / "report.html")
-    with pytest.raises(UserError, match="is not a run"):
+    with pytest.raises(UserError, match="is neither a run nor a model"):
         write_report([tmp_path], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 

@@ -10,6 +10,7 @@ import rich.console
 
 from fdcnet.report.tables import (
     Table,
+    brief_table,
     old_and_new,
     results_table,
     summary_table,
@@ -49,6 +50,20 @@ def test_old_and_new_survive_gaps() -> None:
     assert old_and_new(RESULTS, "top5_loc") == (None, None)
     assert old_and_new(RESULTS, "top1_loc", 7) == (None, None)
     assert old_and_new({}, "top1_loc") == (None, None)
+
+
+def test_the_brief_table_without_boxes_has_classes() -> None:
+    scores = {"top1_cls": [[90.0], [70.0, 80.0]], "gt_known": [[None], [None, None]]}
+    classes_only = {
+        "tasks": [{"task": 1, "num_classes": 2}, {"task": 2, "num_classes": 3}],
+        "last": {"top1_cls": 75.0, "gt_known": None},
+        "forgetting": {"top1_cls": 20.0},
+        "matrix": scores,
+    }
+    table = brief_table({"mine": classes_only})
+    assert table.header == ("Run", "Top-1 Cls old", "Top-1 Cls new", "Top-1 Cls lost")
+    assert table.rows == (("mine", 70.0, 80.0, 20.0),)
+    assert brief_table({"mine": RESULTS, "other": classes_only}).header[1] == "Top-1 Loc old"
 
 
 def test_results_table_holds_every_task_and_the_summaries() -> None:

@@ -32,8 +32,8 @@ def test_the_curves_are_those_of_the_run(
     tmp_path: Path, small_dataset: Dataset, small_config: Callable[..., Config]
 ) -> None:
     run, inner = tmp_path / "run", Recorder()
-    results = train(small_config("finetune"), small_dataset, run, listener=TensorBoard(tmp_path / "log", inner))
-    events = EventAccumulator(str(tmp_path / "log"))
+    results = train(small_config("finetune"), small_dataset, run, listener=TensorBoard(run / "tensorboard", inner))
+    events = EventAccumulator(str(run / "tensorboard"))  # where --log puts it
     events.Reload()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     area = [event.value for event in events.Scalars("loss/main/area")]

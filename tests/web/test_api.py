@@ -193,6 +193,7 @@ def test_a_lesson_and_the_way_back(client: TestClient, home: Path, model: Path, 
     lesson = finished(client)
     assert lesson["state"] == "done" and lesson["report"]["added"] == [name] and lesson["report"]["can_roll_back"]
     assert len(lesson["epochs"]) == 3 and set(lesson["epochs"][0]["losses"]) == {"separation"}
+    assert lesson["loss_names"] == {"separation": "Object separation (lower is better)"}  # as in the report
     assert uploads(temporary) == []  # nothing stays
     assert any("epochs" in note for note in lesson["messages"])
     assert [photo["kind"] for photo in lesson["photos"]] == ["learned"] * 4  # too few to hold some out
@@ -500,6 +501,10 @@ def test_the_page_and_the_description_load_nothing_from_elsewhere(client: TestCl
     assert "http" not in shown.replace("http-equiv", "") and "<script" not in shown
     for path, methods in described["paths"].items():
         assert all(f"{method.upper()} {path}" in shown for method in methods)
+        for described_route in methods.values():
+            assert described_route["description"] and "`" not in described_route["description"], path
+            options = [one for one in described_route.get("parameters", ()) if one["in"] == "query"]
+            assert all(option.get("description") for option in options), path
     for path in ("/redoc", "/static/../app.py", "/static/%2e%2e/app.py", "/api/nothing"):
         refused(client.get(path), 404)
     refused(client.put("/api/predict"), 405)

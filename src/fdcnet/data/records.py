@@ -4,6 +4,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fdcnet.errors import count
+
 if TYPE_CHECKING:  # readers and listeners need no torch
     from torch import Tensor
 
@@ -28,6 +30,11 @@ class Dataset:
     train: tuple[Record, ...]
     test: tuple[Record, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)  # what the reader skipped
+
+    def __repr__(self) -> str:
+        """Short: a notebook prints it."""
+        photos = f"{count(len(self.train), 'training photo')}, {count(len(self.test), 'test photo')}"
+        return f"<Dataset {self.name}: {count(len(self.classes), 'class')}, {photos}>"
 
     def first(self, num_classes: int) -> "Dataset":
         """Only the first classes in natural order."""

@@ -65,8 +65,8 @@ def _page(runs: Sequence[Run], title: str | None) -> str:
     return document(
         title or f"{what} compared",
         "Comparison",
-        f"{runs[0].data_name}, {classes(num_classes)} in {count(num_tasks, 'task')}, {backbones}: "
-        "the same photos in the same order for all.",
+        f"{classes(num_classes)} of the dataset {runs[0].data_name}, learned in {count(num_tasks, 'task')} with the "
+        f"backbone {backbones}. All runs used the same photos and classes in the same order.",
         problems(runs),
         [
             ("result", "Result", sections.comparison(runs)),

@@ -13,7 +13,7 @@ from fdcnet.evaluation.metrics import BoxError, box_error, box_errors, by_class,
 from fdcnet.report.curves import box_threshold_curve, threshold_points
 from fdcnet.report.photos import photos_by_class, tile
 from fdcnet.report.rendering import render
-from fdcnet.report.runs import Run
+from fdcnet.report.runs import Run, key_metrics
 from fdcnet.report.tables import METRICS, measured
 from fdcnet.report.text import listing, percent, readable
 
@@ -25,7 +25,6 @@ FAR_FROM_BEST = 5.0  # points of GT-known that the threshold costs, and photos
 MAX_PAIRS = 6
 MAX_WRONG_BOXES = 4  # photos of each kind
 MAX_NAMES = 6
-CLASS_METRICS = ("top1_cls", "gt_known", "top1_loc")
 
 
 class Problem(NamedTuple):
@@ -48,18 +47,19 @@ def problems_of(run: Run) -> list[Problem]:
 def classes(runs: Sequence[Run]) -> Markup:
     """The most confused classes, a table of all classes, and photos of each."""
     shown = []
+    metrics = key_metrics(runs)
     for run in runs:
-        rows = _class_rows(run)
+        rows = _class_rows(run, metrics)
         photos = photos_by_class(run, len(runs))
         if rows or photos:
             shown.append({"run": run, "pairs": _pairs(run), "rows": rows, "photos": photos})
-    names = [METRICS[metric] for metric in CLASS_METRICS]
+    names = [METRICS[metric] for metric in metrics]
     return render("sections/classes.html", runs=shown, several=len(runs) > 1, metrics=names) if shown else Markup("")
 
 
 def boxes(runs: Sequence[Run]) -> Markup:
     """How many boxes are too small, too large or elsewhere, and accuracy at each threshold."""
-    shown = []
+    shown: list[dict[str, Any]] = []
     for run in runs:
         errors = box_errors(run.table, run.protocol.get("iou", 0.5)) if run.table else None
         if run.table and threshold_points(run):
@@ -75,7 +75,8 @@ def boxes(runs: Sequence[Run]) -> Markup:
     if not shown:
         return Markup("")
     chart = box_threshold_curve(runs)
-    return render("sections/boxes.html", runs=shown, several=len(runs) > 1, chart=chart)
+    wrong = any(sum((own["errors"] or {}).values()) for own in shown)
+    return render("sections/boxes.html", runs=shown, several=len(runs) > 1, chart=chart, wrong=wrong)
 
 
 def _diverged(run: Run) -> Problem | None:
@@ -198,11 +199,13 @@ def _photo_of(run: Run, label: int, predicted: int) -> dict[str, Any] | None:
     return tile(run, own[0]) if own else None
 
 
-def _class_rows(run: Run) -> list[dict[str, Any]]:
+def _class_rows(run: Run, metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """Every class learned so far, also those without test photos."""
     if run.table is None:
         return []
     scores = by_class(run.table, Protocol(iou=run.protocol.get("iou", 0.5)))
-    numbers = np.bincount(run.table.label)
+    num_learned = run.measured_tasks[-1].get("num_classes") or 0
+    numbers = np.bincount(run.table.label, minlength=num_learned)
     task_of = {name: task for task, names in enumerate(run.facts.get("tasks") or [], 1) for name in names}
     mistaken: dict[int, str] = {}
     for true, predicted, number in confusions(run.table):
@@ -212,10 +215,10 @@ def _class_rows(run: Run) -> list[dict[str, Any]]:
             "name": _name(run, label),
             "task": task_of.get(run.classes[label]) if label < len(run.classes) else None,
             "photos": int(numbers[label]),
-            "scores": [own[metric] for metric in CLASS_METRICS],
+            "scores": [scores[label][metric] if label in scores else None for metric in metrics],
             "mistaken": mistaken.get(label, ""),
         }
-        for label, own in scores.items()
+        for label in sorted({*range(num_learned), *scores})
     ]
 
 

@@ -1,6 +1,7 @@
 """Photos with heat maps and boxes: after each task, for each run of a comparison, and of every class."""
 
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -148,12 +149,18 @@ def _strips(runs: Sequence[Run], image: str, group: int, tasks: Sequence[int]) -
 
 
 def _photos_of(runs: Sequence[Run], group: int) -> list[str]:
-    """Photos of this task's classes, starting with those that most runs share."""
-    shared: dict[str, int] = {}
+    """Photos of this task's classes, starting with those that most runs share. Those shown after every task, if any."""
+    shared: Counter[str] = Counter()
     for run in runs:
-        listed = [example for task in run.examples.values() for example in task if example.get("class_task") == group]
-        for image in dict.fromkeys(str(example.get("image")) for example in listed):
-            shared[image] = shared.get(image, 0) + 1
+        stored = [
+            [str(example.get("image")) for example in examples if example.get("class_task") == group]
+            for task, examples in sorted(run.examples.items())
+            if task >= group
+        ]
+        counts = Counter(image for images in stored for image in set(images))
+        images = dict.fromkeys(image for images in stored for image in images)
+        complete = [image for image in images if counts[image] == len(stored)]
+        shared.update(complete or images)
     return sorted(shared, key=lambda image: -shared[image])
 
 

@@ -54,8 +54,13 @@ def result(runs: Sequence[Run]) -> Markup:
         }
         for run in runs
     ]
-    names = [METRICS[metric] for metric in metrics]
-    return render("sections/result.html", cards=cards, names=names, has_boxes="gt_known" in metrics)
+    return render(
+        "sections/result.html",
+        cards=cards,
+        names=[METRICS[metric] for metric in metrics],
+        has_boxes="gt_known" in metrics,
+        unmeasured=any(_has_unmeasured(_headline(run, metrics)) for run in runs),
+    )
 
 
 def lessons(runs: Sequence[Run]) -> Markup:
@@ -82,8 +87,7 @@ def comparison(runs: Sequence[Run]) -> Markup:
     if any("seeds" in run.main for run in runs):
         caption += " Several seeds: mean ± standard deviation; curves show the mean, photos the first seed."
     table = to_html(comparison_table({run.label: run.main for run in runs}), caption)
-    protocol = protocol_in_words(runs[0].main.get("protocol") or {})
-    return render("sections/comparison.html", table=table, protocol=protocol)
+    return render("sections/comparison.html", table=table, protocol=_shared_protocol(runs))
 
 
 def accuracy(runs: Sequence[Run]) -> Markup:
@@ -142,6 +146,16 @@ def differences(runs: Sequence[Run]) -> Markup:
     return render("sections/differences.html", runs=runs, settings=differing_settings(runs))
 
 
+def _shared_protocol(runs: Sequence[Run]) -> str:
+    """How all runs were measured, then what was different for some of them."""
+    shared = {key: value for key, value in runs[0].protocol.items() if all(r.protocol.get(key) == value for r in runs)}
+    said = [protocol_in_words(shared)]
+    for run in runs:
+        own = protocol_in_words({key: value for key, value in run.protocol.items() if key not in shared})
+        said += [f"{run.label}: {own}"] if own else []
+    return " ".join(said)
+
+
 def _headline(run: Run, metrics: Sequence[str]) -> list[Row]:
     sizes = group_sizes(run.main)
     if not sizes:
@@ -154,6 +168,11 @@ def _headline(run: Run, metrics: Sequence[str]) -> list[Row]:
         Row("Old classes", f"{classes(sum(sizes[:-1]))}, {old_tasks}", old),
         Row("New classes", f"{classes(sizes[-1])}, task\xa0{len(sizes)}", new),
     ]
+
+
+def _has_unmeasured(rows: Sequence[Row]) -> bool:
+    """Whether old or new classes have no test photos, but the others do."""
+    return {set(row.numbers) == {None} for row in rows} == {True, False}
 
 
 def _lesson_table(lessons: Sequence[Mapping[str, Any]]) -> Table:

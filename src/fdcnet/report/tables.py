@@ -103,11 +103,13 @@ def single_table(results: Results) -> Table:
 
 def brief_table(runs: Mapping[str, Results]) -> Table:
     """One narrow row per run for a terminal: old and new classes after the last task, and forgetting."""
-    columns = [("Run", ""), *((METRICS[metric], part) for metric in SPLIT for part in ("old", "new", "lost"))]
+    has_boxes = any(measured(results.get("last"), metric) is not None for results in runs.values() for metric in SPLIT)
+    metrics = SPLIT if has_boxes else ("top1_cls",)
+    columns = [("Run", ""), *((METRICS[metric], part) for metric in metrics for part in ("old", "new", "lost"))]
     rows = []
     for label, results in runs.items():
         row: list[Cell] = [label]
-        for metric in SPLIT:
+        for metric in metrics:
             row += [*old_and_new(results, metric), measured(results.get("forgetting"), metric)]
         rows.append(tuple(row))
     return Table(tuple(columns), tuple(rows)).without_empty_columns()

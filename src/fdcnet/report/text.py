@@ -12,7 +12,8 @@ GLOSSARY = {
     "Task": "A group of new classes learned together, from photos and class names but no boxes. "
     "Photos of earlier tasks are gone, except for a small memory of examples.",
     "Old and new classes": "New classes belong to the latest task. Old classes belong to all earlier tasks.",
-    "Top-1 Cls": "Classification accuracy: the share of test photos whose highest-scoring class is the true one.",
+    "Top-1 Cls": "Classification accuracy: the share of test photos whose highest-scoring class is the true one. "
+    "Top-5 Cls: the true class is among the five highest scores.",
     "GT-known": "Box accuracy: the share of test photos in which the box drawn for the true class matches a true box. "
     "The predicted class does not matter.",
     "Top-1 Loc": "Class and box are both right. Top-5 Loc: the box is right and the true class is among the five "
@@ -28,7 +29,7 @@ LOSSES = {
     "cls_fg": "Classification of the foreground",
     "bas": "Background suppression",
     "area": "Mask area",
-    "separation": "Separation of the object (negative)",
+    "separation": "Object separation (lower is better)",
     "kd_cls": "Distillation of class scores",
     "kd_loc": "Distillation of masks",
     "kd_feat_cls": "Distillation of class features",

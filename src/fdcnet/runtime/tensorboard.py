@@ -18,7 +18,8 @@ class TensorBoard(Listener):
             problem = "Logging for TensorBoard needs the package tensorboard."
             raise UserError(problem, "Install it: pip install 'fdcnet[tensorboard]'") from error
         self.inner = inner or Listener()
-        self._writer = SummaryWriter(str(folder))
+        self._open = lambda: SummaryWriter(str(folder))
+        self._writer: Any = None  # opened when there is something to write: a run folder must be empty at first
         self._phase, self._epochs = "", 0
 
     def phase_started(self, name: str, first_epoch: int, epochs: int, num_images: int) -> None:
@@ -38,7 +39,8 @@ class TensorBoard(Listener):
         self.inner.task_ended(task, summary)
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer:
+            self._writer.close()
         self.inner.close()
 
     def note(self, text: str) -> None:
@@ -57,5 +59,6 @@ class TensorBoard(Listener):
         self.inner.phase_ended()
 
     def _write(self, values: dict[str, float], step: int) -> None:
+        self._writer = self._writer or self._open()
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)

@@ -99,7 +99,7 @@ def shared_views(
             if features is None:
                 features = _room((num_views, num, *found.shape[2:], found.shape[1]), runtime.cache_dir)
             features[view, start : start + len(photos)] = found.permute(0, 2, 3, 1).half().cpu()
-        runtime.listener.progress("looking at the photos", min(start + CHUNK, num), num)
+        runtime.listener.progress("computing features", min(start + CHUNK, num), num)
     assert features is not None, "a task without photos"
     return SharedViews(features, labels.cpu(), from_memory.cpu(), runtime.device)
 

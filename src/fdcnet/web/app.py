@@ -114,7 +114,7 @@ def _add_model_routes(app: FastAPI, models: ServedModels, runner: LessonRunner) 
 
     @app.get("/api/classes/{number}/photos/{photo}", response_class=Response, responses=NO_PHOTO)
     def thumbnail(number: int, photo: int) -> Response:
-        """Thumbnail of an exemplar. `number`: position in /api/classes."""
+        """Thumbnail of an exemplar of the class at this position in /api/classes."""
         kept = list(models.current.kept_photos().values()) if models.current.exists else []
         if not (0 <= number < len(kept) and 0 <= photo < len(kept[number].thumbnails)):
             raise Refused(404, "There is no such photo.", "See /api/classes for the number of thumbnails.")
@@ -191,6 +191,7 @@ def _add_lesson_routes(app: FastAPI, runner: LessonRunner) -> None:
 
     @app.get("/api/lesson/photos/{number}", response_class=Response, responses=NO_PHOTO)
     def photo(number: int) -> Response:
+        """A photo of the last lesson, whose boxes before and after are in /api/lesson."""
         compared = runner.lesson.compared if runner.lesson else []
         if not 0 <= number < len(compared):
             raise Refused(404, "There is no such photo.", "Only photos of the last lesson are available.")
@@ -219,13 +220,13 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        remedy = "See /openapi.json for the requests of this server."
+        remedy = "See /docs for the requests of this server."
         return refusal(Refused(error.status_code, str(error.detail).rstrip(".") + ".", remedy))
 
     @app.exception_handler(RequestValidationError)
     def wrong_parameter(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        return refusal(Refused(400, f"Parameter '{first['loc'][-1]}' is wrong: {first['msg']}.", "See /openapi.json."))
+        return refusal(Refused(400, f"Parameter '{first['loc'][-1]}' is wrong: {first['msg']}.", "See /docs."))
 
     @app.exception_handler(ClientDisconnect)
     def disconnected(request: Request, error: ClientDisconnect) -> Response:

@@ -125,7 +125,8 @@ class Guard:
         if scope["path"] == "/":
             policy = HEADERS["content-security-policy"].replace("form-action 'none'", "form-action 'self'")
             return HTMLResponse(TOKEN_PAGE.read_bytes(), 401, {"content-security-policy": policy})
-        raise Refused(401, "Token required.", "Open the full link that 'fdcnet serve' printed.")
+        remedy = "Open the full link that 'fdcnet serve' printed. Programs send the token as a bearer token."
+        raise Refused(401, "Token required.", remedy)
 
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(), (self.token or "").encode())

@@ -101,6 +101,7 @@ def add_labelstudio_routes(app: FastAPI, models: ServedModels, runner: LessonRun
 
     @app.get("/health")
     def health() -> Json:
+        """Label Studio asks whether the server is running."""
         return {"status": "UP", "model_class": "fdcnet"}
 
     @app.post("/setup")
@@ -113,6 +114,7 @@ def add_labelstudio_routes(app: FastAPI, models: ServedModels, runner: LessonRun
 
     @app.post("/predict")
     def predict(request: Json = Body()) -> Json:
+        """Predictions for tasks of Label Studio, in its format."""
         interface = read_interface(str(request.get("label_config", "")))
         localizer = models.own.localizer()
         tasks = request.get("tasks")

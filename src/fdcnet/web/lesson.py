@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from fdcnet.data.records import Task
+from fdcnet.report.text import LOSSES
 from fdcnet.runtime.listener import Epoch, Listener
 from fdcnet.web.compare import ComparedPhoto
 from fdcnet.web.progress import LEARNING, Progress
@@ -46,6 +47,7 @@ class Lesson(Listener):
                 "seconds": round(self._seconds or time.monotonic() - self._started, 1),
                 "messages": list(self._messages),
                 "epochs": list(self._epochs),
+                "loss_names": {name: LOSSES.get(name, name) for epoch in self._epochs for name in epoch["losses"]},
                 "photos": [photo.info for photo in self.compared],
                 "num_examples": len(self.examples),
                 **self._outcome,

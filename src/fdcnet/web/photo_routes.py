@@ -42,10 +42,10 @@ BATCH_BODY = {
 
 def _options(
     class_name: Annotated[str | None, Query(alias="class", description="Box of this class, not the best.")] = None,
-    all_regions: bool = False,
-    top_k: int = 5,
-    min_score: float = 0.0,
-    threshold: float | None = None,
+    all_regions: Annotated[bool, Query(description="Also return a box for each other region of the map.")] = False,
+    top_k: Annotated[int, Query(description="Number of best classes.")] = 5,
+    min_score: Annotated[float, Query(description="Below this score, the class is null.")] = 0.0,
+    threshold: Annotated[float | None, Query(description="Box threshold. Default: that of the model.")] = None,
 ) -> dict[str, Any]:
     return {
         "class_name": class_name,
@@ -58,6 +58,7 @@ def _options(
 
 Options = Annotated[dict[str, Any], Depends(_options)]
 After = Annotated[int | None, Query(ge=1, description="Use the model as it was after this task.")]
+Heat = Annotated[bool, Query(description="Also return the heat map.")]
 
 
 def add_photo_routes(app: FastAPI, models: ServedModels, num_workers: int = 1) -> None:
@@ -69,14 +70,14 @@ def add_photo_routes(app: FastAPI, models: ServedModels, num_workers: int = 1) -
 
     @app.post("/api/predict", openapi_extra=PHOTO_BODY, responses={404: {"model": schemas.Problem}})
     async def predict(
-        request: Request, options: Options, after: After = None, heat: bool = False
+        request: Request, options: Options, after: After = None, heat: Heat = False
     ) -> schemas.Prediction:
         """Class, box and heat map for the photo in the request body (the bytes of its file, or a form)."""
         return await answer(await _photo_of(request), after, heat, options)
 
     @app.post(BATCH_PATH, openapi_extra=BATCH_BODY)
     async def predict_batch(
-        request: Request, options: Options, after: After = None, heat: bool = False
+        request: Request, options: Options, after: After = None, heat: Heat = False
     ) -> list[schemas.BatchEntry]:
         """The same for several photos in a form. A photo that cannot be read has a problem instead of a prediction."""
         entries = []

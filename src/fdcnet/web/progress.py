@@ -4,7 +4,6 @@ import time
 
 LEARNING = "learning"
 LEARNING_SHARE, OTHER_SHARE = 0.8, 0.1  # of the rest of the bar; nobody knows beforehand which stages follow
-TITLES = {"looking at the photos": "Computing features"}
 MEASURED = 0.03  # part of the learning stage after which its speed is known
 
 
@@ -18,7 +17,7 @@ class Progress:
 
     @property
     def title(self) -> str:
-        return TITLES.get(self._stage, self._stage[:1].upper() + self._stage[1:])
+        return self._stage[:1].upper() + self._stage[1:]
 
     def enter(self, stage: str, total: int = 0) -> None:
         self._stage, self._done, self._total = stage, 0, total

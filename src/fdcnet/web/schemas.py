@@ -139,6 +139,7 @@ class LessonInfo(_Response):
     seconds_left: float | None = None
     messages: list[str] = []
     epochs: list[dict[str, Any]] = Field(default=[], description="For each epoch: phase, epoch, epochs, losses.")
+    loss_names: dict[str, str] = Field(default={}, description="What the losses of the epochs are called in words.")
     photos: list[dict[str, Any]] = Field(
         default=[], description="Predictions before and after; /api/lesson/photos/N is the picture."
     )

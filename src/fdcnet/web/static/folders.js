@@ -20,7 +20,7 @@ export async function groupDropped(items) {
   };
   const entries = items.map((item) => item.webkitGetAsEntry?.()).filter(Boolean); // before the first await: items expire
   for (const entry of entries) await walk(entry, "");
-  return groups;
+  return byName(groups);
 }
 
 /** From a folder picker. */
@@ -29,8 +29,11 @@ export function groupChosen(files) {
   for (const file of files) {
     if (!isHidden(file.name)) add(groups, file.webkitRelativePath.split("/").at(-2) ?? "", file);
   }
-  return groups;
+  return byName(groups);
 }
+
+/** Browsers list folders in any order. */
+const byName = (groups) => new Map([...groups].sort(([a], [b]) => a.localeCompare(b)));
 
 function add(groups, name, file) {
   groups.set(name, [...(groups.get(name) ?? []), file]);

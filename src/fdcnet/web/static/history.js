@@ -18,7 +18,7 @@ export async function showHistory() {
     tag("ul", { class: "classes" }, classes.map((entry, number) => (entry.task === task.task ? classItem(entry, number) : null))),
   ]));
   $("strip-note").hidden = !classes.some((entry) => entry.history.length);
-  $("refine").hidden = !model.can_refine;
+  $("refine").hidden = !model.can_refine || model.tasks.length < 2; // the first lesson has trained its boxes
   $("refine").replaceChildren(...refineOffer());
   $("run-link").hidden = !model.report;
 }

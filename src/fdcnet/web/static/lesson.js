@@ -123,7 +123,7 @@ function showLesson(now) {
   $("lesson-progress").hidden = $("cancel").hidden = !isRunning;
   $("cancel").disabled = lesson.cancelling;
   $("lesson-progress").value = lesson.progress;
-  const curves = lossCurves(lesson.epochs);
+  const curves = lossCurves(lesson.epochs, lesson.loss_names);
   $("lesson-curves").hidden = !curves.length;
   $("lesson-curves").lastElementChild.replaceChildren(...curves);
   showMessages();

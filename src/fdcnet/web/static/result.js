@@ -3,14 +3,8 @@
 import { percent, rectangle, rounded, shape, style, tag } from "./dom.js";
 import { lineChart, table } from "./charts.js";
 
-const LOSSES = {
-  cls: "Classification", cls_fg: "Classification inside the mask", bas: "Background activation", area: "Mask area",
-  separation: "How well masks separate the object (lower is better)",
-  kd_cls: "Old classes, distillation", kd_loc: "Old masks, distillation",
-  kd_feat_cls: "Old class features, distillation", kd_feat_loc: "Old mask features, distillation",
-};
-
-export function lossCurves(epochs) {
+/** `names`: the losses in words. */
+export function lossCurves(epochs, names) {
   const lines = new Map(); // by phase and name
   for (const { phase, epoch, epochs: last, losses } of epochs) {
     for (const [name, value] of Object.entries(losses)) {
@@ -20,8 +14,8 @@ export function lossCurves(epochs) {
     }
   }
   return [...lines.values()].map(({ name, last, points }) =>
-    tag("figure", {}, tag("figcaption", {}, LOSSES[name] ?? name, tag("small", {}, LOSSES[name] ? name : "")),
-      lineChart([points], { label: `${LOSSES[name] ?? name}: now ${points.at(-1)[1].toPrecision(3)}`, width: 240, height: 110, last })));
+    tag("figure", {}, tag("figcaption", {}, names[name], tag("small", {}, names[name] === name ? "" : name)),
+      lineChart([points], { label: `${names[name]}: now ${points.at(-1)[1].toPrecision(3)}`, width: 240, height: 110, last })));
 }
 
 export function lessonResult(report) {
@@ -29,7 +23,7 @@ export function lessonResult(report) {
   const shown = rows.filter(([, accuracy]) => accuracy);
   const unmeasured = (what) => tag("p", { class: "note" }, `${what} was not measured: that needs at least ten photos of a class, two of which are held out.`);
   if (!shown.length) return [unmeasured("Accuracy")];
-  const parts = [["class", "top1_cls"], ["box", "gt_known"], ["both", "top1_loc"]];
+  const parts = [["class right", "top1_cls"], ["box right", "gt_known"], ["both right", "top1_loc"]];
   const known = parts.filter(([, key]) => shown.some(([, accuracy]) => accuracy[key] !== null)); // boxes need true boxes
   const results = table("Accuracy on photos not used for learning, in percent", ["", ...known.map(([name]) => name), "photos"],
     shown.map(([name, accuracy]) => [name, ...known.map(([, key]) => rounded(accuracy[key])), accuracy.num_photos]));

@@ -41,7 +41,8 @@ function describe() {
   $("label-state").textContent = `${stateOf(photo)} · ${photo.name.split("/").at(-1)}`;
   $("label-reject").disabled = photo.reviewed && !photo.box;
   const [checked, rejected] = [photos.filter((each) => each.reviewed), photos.filter((each) => !each.box)];
-  $("label-summary").textContent = `${count(photos.length, "photo")}: ${checked.length} checked, ${rejected.length} of them rejected.`;
+  const ofThem = rejected.length ? `, ${rejected.length} of them rejected` : "";
+  $("label-summary").textContent = `${count(photos.length, "photo")}: ${checked.length || "none"} checked${ofThem}.`;
   $("label-export").toggleAttribute("inert", rejected.length === photos.length);
   describeLearning(checked.length - rejected.length, photos.length - checked.length);
 }
