@@ -168,12 +168,15 @@ def summarize(rows: np.ndarray) -> Row:
     confidence, iou = rows.T
     wrong = iou <= 0.5
     worst = np.argsort(confidence, kind="stable")[: round(WORST * len(rows))]
+    num_wrong = max(int(wrong.sum()), 1)
+    found = float(wrong[worst].sum() / num_wrong)
     return {
         "with_true_box": len(rows),
         "iou_above_0.5": round(100 * float((iou > 0.5).mean()), 1),
         "iou_above_0.7": round(100 * float((iou > 0.7).mean()), 1),
         "wrong_boxes": int(wrong.sum()),
-        "wrong_boxes_in_worst_fifth": round(100 * float(wrong[worst].sum() / max(wrong.sum(), 1)), 1),
+        "wrong_boxes_in_worst_fifth": round(100 * found, 1),
+        "standard_error": round(100 * (found * (1 - found) / num_wrong) ** 0.5, 1),  # of the line above, binomial
     }
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import http.server
+import re
 import shutil
 import threading
 import time
@@ -14,6 +15,8 @@ from starlette.testclient import TestClient
 
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.inference.localizer import Localizer
+from fdcnet.teaching.label_boxes import box_photos
+from fdcnet.teaching.label_photos import KnownPhoto
 from fdcnet.teaching.learn import learn
 from fdcnet.web.app import make_app
 
@@ -103,19 +106,35 @@ def test_tasks_get_rectangles_and_choices(client: TestClient, label_studio: str,
     setup(client, label_studio, *classes)
     photo = address(home, classes[0], 0)
     [result] = predict(client, photo, *classes).json()["results"]
-    expected = Localizer.load(model, "cpu").predict(home / "photos" / photo[1:])
+    localizer, path = Localizer.load(model, "cpu"), home / "photos" / photo[1:]
+    predicted = localizer.predict(path).class_name
+    assert predicted is not None
+    [boxed] = box_photos(localizer, [KnownPhoto(path, path.name, (predicted,))], lambda *_: None)
     rectangle, choice = result["result"]
     assert (rectangle["from_name"], rectangle["to_name"], rectangle["type"]) == ("box", "img", "rectanglelabels")
-    assert rectangle["value"]["rectanglelabels"] == choice["value"]["choices"] == [expected.class_name]
+    assert rectangle["value"]["rectanglelabels"] == choice["value"]["choices"] == [predicted]
     assert (choice["from_name"], choice["to_name"], choice["type"]) == ("kind", "img", "choices")
-    assert expected.box_xyxy is not None
     value = rectangle["value"]
     box = [value["x"], value["y"], value["x"] + value["width"], value["y"] + value["height"]]
-    assert box == pytest.approx([v * 100 / 40 for v in expected.box_xyxy])
+    assert box == pytest.approx([v * 100 / 40 for v in boxed.annotations[0].box_xyxy])
+    assert result["score"] == rectangle["score"] == pytest.approx(boxed.confidence, abs=1e-4)
     assert result["model_version"] == "fdcnet-1"
     inline = "data:image/jpeg;base64," + base64.b64encode((home / "photos" / photo[1:]).read_bytes()).decode()
     [same] = predict(client, inline, *classes).json()["results"]
     assert same["result"][0]["value"] == value
+
+
+def test_without_rectangles_the_score_is_that_of_the_class(client: TestClient, home: Path, model: Path) -> None:
+    classes = Localizer.load(model, "cpu").classes
+    path = home / "photos" / address(home, classes[0], 0)[1:]
+    inline = "data:image/jpeg;base64," + base64.b64encode(path.read_bytes()).decode()
+    config = re.sub("<RectangleLabels.*</RectangleLabels>", "", schema(*classes))
+    body = {"tasks": [{"id": 7, "data": {"photo": inline}}], "label_config": config}
+    [result] = client.post("/predict", json=body).json()["results"]
+    [choice] = result["result"]
+    expected = Localizer.load(model, "cpu").predict(path)
+    assert choice["value"]["choices"] == [expected.class_name]
+    assert result["score"] == choice["score"] == pytest.approx(expected.score, abs=1e-4)
 
 
 def test_only_classes_of_the_project_are_suggested(

@@ -25,7 +25,9 @@ from fdcnet.teaching.label_photos import KnownPhoto
 
 ZOOM = 9 / 7  # 288 pixels for networks that see 224
 SCORE_WEIGHT = 1 / 3  # ours: results/tuning.md. The box may be right where the class score is low
-THRESHOLD_STEP = 0.2  # a sharp mask keeps its size if the threshold changes by this much
+LOWER = 0.4  # ours: results/tuning.md. The box should not change much at this part of the threshold
+
+Maps = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,6 @@ class LabelledPhoto:
 class _Item:
     """One class on one photo."""
 
-    photo: KnownPhoto
     label: int
     pixels: np.ndarray
     image_size: tuple[int, int]
@@ -61,7 +62,7 @@ def box_photos(
     label_of = {name: label for label, name in enumerate(localizer.classes)}
     batch_size = BATCH[localizer.device.type]
     known = {photo.name: photo for photo in photos}
-    batch: list[_Item] = []
+    batch: list[tuple[KnownPhoto, _Item]] = []
     sources = (Photo(photo.path, photo.name) for photo in photos)
     for source, decoded in localizer.decode_ahead(sources, batch_size, _enlarged_side(localizer)):
         try:
@@ -70,7 +71,7 @@ def box_photos(
             on_error(source.name, str(error))
             continue
         photo = known[source.name]
-        batch += [_Item(photo, label_of[name], pixels, image_size) for name in photo.class_names]
+        batch += [(photo, _Item(label_of[name], pixels, image_size)) for name in photo.class_names]
         if len(batch) >= batch_size:
             yield from _box_batch(localizer, batch)
             batch = []
@@ -78,46 +79,59 @@ def box_photos(
         yield from _box_batch(localizer, batch)
 
 
-def _box_batch(localizer: Localizer, batch: Sequence[_Item]) -> Iterator[LabelledPhoto]:
-    views, scores = _look(localizer, batch)
+def box_photo(localizer: Localizer, photo: Photo, class_name: str) -> LabelledPhoto:
+    """Box one class of one photo, which need not be a file. Raises `BadImage` if it cannot be read."""
+    pixels, image_size = photo.decode(_enlarged_side(localizer))
+    item = _Item(localizer.classes.index(class_name), pixels, image_size)
+    return LabelledPhoto(Path(photo.name), photo.name, image_size, tuple(_annotate(localizer, [item])))
+
+
+def _box_batch(localizer: Localizer, batch: Sequence[tuple[KnownPhoto, _Item]]) -> Iterator[LabelledPhoto]:
     found: dict[str, list[Annotation]] = {}
-    for item, maps, score in zip(batch, views, scores, strict=True):
-        annotation = _annotate(maps, score, localizer, item)
-        found.setdefault(item.photo.name, []).append(annotation)
-    for item in {item.photo.name: item for item in batch}.values():
-        annotations = tuple(found[item.photo.name])
-        yield LabelledPhoto(item.photo.path, item.photo.name, item.image_size, annotations)
+    for (photo, _), annotation in zip(batch, _annotate(localizer, [item for _, item in batch]), strict=True):
+        found.setdefault(photo.name, []).append(annotation)
+    for photo, item in {photo.name: (photo, item) for photo, item in batch}.values():
+        yield LabelledPhoto(photo.path, photo.name, item.image_size, tuple(found[photo.name]))
+
+
+def _annotate(localizer: Localizer, batch: Sequence[_Item]) -> list[Annotation]:
+    return [_annotation(localizer, *row) for row in zip(batch, *_look(localizer, batch), strict=True)]
 
 
 @torch.inference_mode()
-def _look(localizer: Localizer, batch: Sequence[_Item]) -> tuple[NDArray[np.float32], list[float]]:
-    """-> normalised maps (B, views, side, side), and the mean score of the known class"""
+def _look(localizer: Localizer, batch: Sequence[_Item]) -> tuple[Maps, Maps, list[float]]:
+    """-> normalised maps of the class (B, views, side, side), strength of the features (B, side, side), class scores"""
     enlarged = localizer.as_input([item.pixels for item in batch])
     size = (localizer.side, localizer.side)
     images = F.interpolate(enlarged, size=size, mode="bilinear", align_corners=False, antialias=True)
     labels = torch.tensor([item.label for item in batch], device=localizer.device)
     maps: list[Tensor] = []
+    strengths: list[Tensor] = []
     scores: list[Tensor] = []
     with autocast_for(localizer.device, localizer.state.config.train.precision):
         for view, is_mirrored in ((images, False), (images.flip(-1), True), (enlarged, False)):
             outputs = localizer.method.outputs(localizer.state, view, maps=False)
             masks = localizer.method.masks_of(localizer.state, outputs, labels)
-            maps.append(_prepare(masks.flip(-1) if is_mirrored else masks, localizer))
+            strength = outputs.tail_features.float().norm(dim=1)
+            if is_mirrored:
+                masks, strength = masks.flip(-1), strength.flip(-1)
+            maps.append(_resize(geometry.normalise_map(masks.float(), localizer.protocol.normalization), localizer))
+            strengths.append(_resize(geometry.normalise_map(strength, "minmax"), localizer))
             probabilities = localizer.state.class_scores(outputs).softmax(dim=1)
             scores.append(probabilities.gather(1, labels[:, None])[:, 0])
-    return torch.stack(maps, dim=1).cpu().numpy(), torch.stack(scores).mean(dim=0).tolist()
+    views, strength = torch.stack(maps, dim=1), torch.stack(strengths).mean(dim=0)
+    return views.cpu().numpy(), strength.cpu().numpy(), torch.stack(scores).mean(dim=0).tolist()
 
 
 def _enlarged_side(localizer: Localizer) -> int:
     return round(ZOOM * localizer.side / 32) * 32  # networks reduce photos by factors of up to 32
 
 
-def _prepare(masks: Tensor, localizer: Localizer) -> Tensor:
-    normalised = geometry.normalise_map(masks.float(), localizer.protocol.normalization)
-    return geometry.resize_maps(normalised, (localizer.side, localizer.side))
+def _resize(maps: Tensor, localizer: Localizer) -> Tensor:
+    return geometry.resize_maps(maps, (localizer.side, localizer.side))
 
 
-def _annotate(maps: NDArray[np.float32], score: float, localizer: Localizer, item: _Item) -> Annotation:
+def _annotation(localizer: Localizer, item: _Item, maps: Maps, strength: Maps, score: float) -> Annotation:
     threshold, side = localizer.protocol.threshold, localizer.side
     mean = maps.mean(axis=0)
     box = geometry.largest_region(mean > threshold)
@@ -125,21 +139,29 @@ def _annotate(maps: NDArray[np.float32], score: float, localizer: Localizer, ite
     scale = np.array(item.image_size) / side
     polygon = tuple((float(x), float(y)) for x, y in outline(mean > threshold) * scale)
     class_name = localizer.classes[item.label]
-    return Annotation(class_name, (x0, y0, x1, y1), _confidence(maps, threshold, score), polygon)
+    return Annotation(class_name, (x0, y0, x1, y1), _confidence(maps, strength, threshold, score), polygon)
 
 
-def _confidence(maps: NDArray[np.float32], threshold: float, score: float) -> float:
-    """Agreement of the views, times sharpness of their masks, times a factor for the class score; each from 0 to 1.
+def _confidence(maps: Maps, strength: Maps, threshold: float, score: float) -> float:
+    """Product of four factors from 0 to 1. maps: (views, side, side), strength: (side, side)
 
-    Masks are compared rather than boxes, whose sides depend on a few pixels each.
+    Agreement of the masks of the views, stability of the box at a lower threshold, agreement of the mask with the
+    strongest features, and the class score. The features know no class and no mask, so they make other mistakes.
     """
-    masks, low, high = (
-        maps > level
-        for level in (threshold, max(threshold - THRESHOLD_STEP, 0.0), min(threshold + THRESHOLD_STEP, 0.95))
-    )
+    masks, mean = maps > threshold, maps.mean(axis=0)
     agreement = np.mean([_mask_iou(first, second) for first, second in combinations(masks, 2)])
-    sharpness = np.mean([_mask_iou(*pair) for pair in zip(low, high, strict=True)])
-    return float(agreement * sharpness * (1 - SCORE_WEIGHT * (1 - score)))
+    box, larger_box = (geometry.largest_region(mean > level) for level in (threshold, LOWER * threshold))
+    stability = geometry.iou(box, larger_box).item()
+    salience = _mask_iou(mean > threshold, strength > _otsu_threshold(strength))
+    return float(agreement * stability * salience * (1 - SCORE_WEIGHT * (1 - score)))
+
+
+def _otsu_threshold(values: Maps) -> float:
+    """Splits values into low and high ones, such that the variance between the two groups is largest (Otsu, 1979)."""
+    ordered = np.sort(values, axis=None).astype(np.float64)
+    low = np.arange(1, len(ordered))  # sizes of the lower group
+    distance = ordered[:-1].cumsum() - low * ordered.mean()
+    return float(ordered[np.argmax(distance**2 / (low * (len(ordered) - low)))])
 
 
 def _mask_iou(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:

@@ -16,10 +16,12 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from fastapi import Body, FastAPI
 
+from fdcnet.data.photo import as_photo
 from fdcnet.data.records import Record
 from fdcnet.inference.localizer import Localizer
 from fdcnet.inference.writers.labelstudio import as_prediction
 from fdcnet.teaching.holdout import FEWEST_PHOTOS
+from fdcnet.teaching.label_boxes import box_photo
 from fdcnet.web.guard import Refused
 from fdcnet.web.model import ServedModels
 from fdcnet.web.runner import LessonRunner
@@ -178,15 +180,15 @@ def read_interface(schema: str) -> Interface:
 
 
 def _annotate(localizer: Localizer, interface: Interface, photo: bytes) -> Json:
-    """The best class that both the model and the configuration know."""
+    """The best class that both the model and the configuration know, boxed as `fdcnet label` does."""
     top = localizer.predict(photo, top_k=len(localizer.classes)).top
     best = next((entry for entry in top if entry.class_name in interface.classes), None)
     if best is None:
         return {"score": 0.0, "result": []}
-    prediction = localizer.predict(photo, class_name=best.class_name)
-    found = as_prediction(prediction, interface.rectangles or "", interface.image)
-    if interface.rectangles is None:
-        found["result"] = []
+    found: Json = {"score": round(best.score, 4), "result": []}
+    if interface.rectangles is not None:
+        boxed = box_photo(localizer, as_photo(photo), best.class_name)
+        found = as_prediction(boxed, interface.rectangles, interface.image)
     if interface.choices is not None:
         value = {"choices": [best.class_name]}
         names = {"from_name": interface.choices, "to_name": interface.image, "type": "choices"}
