@@ -2,6 +2,7 @@
 
 import io
 import os
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -122,9 +123,11 @@ def chunks(pixels: Pixels, size: int, rows: range | None = None) -> Iterator[Ten
 
 
 def encode(photo: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(photo).save(buffer, "JPEG", quality=QUALITY)
-    return buffer.getvalue()
+    # Pillow holds the interpreter lock while it encodes to memory, but not while it writes to a file.
+    with tempfile.TemporaryFile() as file:
+        Image.fromarray(photo).save(file, "JPEG", quality=QUALITY)
+        file.seek(0)
+        return file.read()
 
 
 def num_cores() -> int:

@@ -80,11 +80,10 @@ def forward_of(
     lineage = state.network.lineage
     classifiers: tuple[Classifier, ...] = ("head", "lda") if state.discriminant else ("head",)
 
-    @torch.inference_mode()
     def forward(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:
         images = normalise(crops.to(runtime.device), lineage.mean, lineage.std)
         answers: dict[bool, Answer] = {}
-        with runtime.autocast:
+        with runtime.inference():
             plain = state.network(images, maps=want_maps)
             for kind in compensated:
                 outputs = method.finish(state, plain) if kind else plain

@@ -1,6 +1,7 @@
 """What training and evaluation share: device, precision, decoded photos and a listener."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from fdcnet.config import Config
 from fdcnet.data.cache import LIMIT_VARIABLE, PixelCache, exceeds_limit
 from fdcnet.data.records import Record
+from fdcnet.models.kernels import own_kernels
 from fdcnet.models.network import LocalizationNetwork
 from fdcnet.models.shared_norm import share_statistics
 from fdcnet.runtime import distributed
@@ -41,6 +43,12 @@ class Runtime:
         if distributed.num_processes() > 1:
             share_statistics(network)
         return network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @contextlib.contextmanager
+    def inference(self) -> Iterator[None]:
+        """Precision and kernels for large batches without gradients."""
+        with torch.inference_mode(), self.autocast, own_kernels():
+            yield
 
     def note_once(self, text: str) -> None:
         if text not in self.noted:

@@ -26,7 +26,6 @@ FAMILIAR = 0.95
 """Fraction of training photos that count as one of the known classes, each judged as if it had not been added."""
 
 
-@torch.inference_mode()
 def pooled_views(
     state: State,
     runtime: Runtime,
@@ -39,7 +38,7 @@ def pooled_views(
     network, crop, pooled = state.network.eval(), state.config.data.crop, []
     for done, chunk in enumerate(chunks(pixels, state.config.train.batch_size, own_share(len(pixels)))):
         shown = torch.cat([show(chunk, view, crop) for view in views]).to(runtime.device)
-        with runtime.autocast:
+        with runtime.inference():
             images = normalise(shown, network.lineage.mean, network.lineage.std)
             if layer == "tail":
                 found = network.classifier.tail(network.backbone(images)).float().mean((2, 3))
