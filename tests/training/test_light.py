@@ -116,6 +116,18 @@ def test_an_epoch_shows_each_photo_once_and_can_be_repeated(state: State, pixels
     assert any(not torch.equal(first[0].images, other.images) for other in others[::2])
 
 
+def test_the_map_of_a_view_is_the_last_channel(state: State, pixels: torch.Tensor) -> None:
+    state.network.backbone = torch.nn.Sequential()  # so that features are the images themselves
+    runtime, labels = Runtime.of(state.config), torch.arange(5)
+    arguments = (state, runtime, state.network.backbone, pixels, labels, labels > 2, (0,))
+    views = shared_views(*arguments, lambda features, own: features[:, 1] + own[:, None, None])
+    [batch] = views.batches([torch.tensor([3, 1])], (1,))
+    [plain] = shared_views(*arguments).batches([torch.tensor([3, 1])], (1,))
+    assert torch.equal(batch.images[:, :-1], plain.images)
+    expected = plain.images[:, 1] + torch.tensor([3, 1])[:, None, None]
+    torch.testing.assert_close(batch.images[:, -1], expected, rtol=0, atol=0.01)  # kept in half precision
+
+
 def test_what_does_not_fit_into_memory_goes_to_a_file(
     state: State, pixels: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from fdcnet.models.discriminant import Discriminant
 from fdcnet.models.network import LocalizationNetwork, Outputs
 
 Losses = dict[str, Tensor]
+ViewMap = Callable[[Tensor, Tensor], Tensor]
+"""Shared features (B, C, H, W) and labels (B,) -> (B, H, W)"""
 
 # ours: results/tuning.md, masks after few steps
 MATURITY = 0.2  # steps x learning rate / classes after which masks have the right size
@@ -130,6 +132,10 @@ class Method:
                 data=SAMPLING[train.sampling] if task.num_old else "new+memory",
             )
         ]
+
+    def view_map(self, state: State) -> ViewMap | None:
+        """In light training, what computes a further channel of `batch.images`: once for each view of each photo."""
+        return None
 
     def losses(self, state: State, outputs: Outputs, batch: Batch) -> Losses:
         """Named and unweighted. A loss of weight 0 need not be computed."""

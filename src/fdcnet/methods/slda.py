@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import bas
-from fdcnet.methods.base import Losses, Method, Phase, State
+from fdcnet.methods.base import Losses, Method, Phase, State, ViewMap
 from fdcnet.models.discriminant import Discriminant
 from fdcnet.models.network import LocalizationNetwork
 
@@ -25,21 +25,34 @@ class StreamingLDA(Method):
 
     def phases(self, state: State, task: Task) -> list[Phase]:
         [main] = super().phases(state, task)
-        network = state.network.eval()
-        assert state.discriminant is not None, "counted before the phases"
-        rows = evidence_rows(state.discriminant).to(next(network.parameters()))
+        network, view_map = state.network.eval(), self.view_map(state)
+
+        def losses(batch: Batch) -> Losses:
+            if not state.config.train.views:
+                with torch.no_grad():
+                    features = network.backbone(batch.images)
+                evidence = view_map(features, batch.labels)
+                batch = batch._replace(images=torch.cat([features, evidence[:, None]], dim=1))
+            return mask_losses(network, batch)
+
         masks = {name: value for name, value in main.parameters.items() if name.startswith("localizer.")}
         return [
             replace(
                 main,
                 parameters=masks,
-                losses=lambda batch: mask_losses(network, rows, batch),
+                losses=losses,
                 training=(),
                 rate_of=lambda name: 1.0,
                 weights={},
                 warmup={},
             )
         ]
+
+    def view_map(self, state: State) -> ViewMap:
+        tail = state.network.classifier.tail
+        assert state.discriminant is not None, "counted before training"
+        rows = evidence_rows(state.discriminant).to(next(state.network.parameters()))
+        return lambda features, labels: evidence_map(tail, features, rows[labels])
 
 
 def evidence_rows(discriminant: Discriminant) -> Tensor:
@@ -48,11 +61,9 @@ def evidence_rows(discriminant: Discriminant) -> Tensor:
     return weight - weight[discriminant.counts > 0].mean(0)
 
 
-def mask_losses(network: LocalizationNetwork, rows: Tensor, batch: Batch) -> Losses:
-    """The masks should cover the evidence for the true class, but little else."""
-    with torch.no_grad():
-        features = network.backbone(batch.images)
-    evidence = evidence_map(network.classifier.tail, features, rows[batch.labels])
+def mask_losses(network: LocalizationNetwork, batch: Batch) -> Losses:
+    """The masks should cover the evidence for the true class, the last channel of `batch.images`, but little else."""
+    features, evidence = batch.images[:, :-1], batch.images[:, -1]
     masks = bas.shifted_masks(network.localizer.of_class(features, batch.labels), *batch.part)
     return {"separation": bas.separation(evidence, masks)}
 
@@ -66,8 +77,9 @@ def evidence_map(tail: nn.Module, features: Tensor, rows: Tensor) -> Tensor:
     features = features.detach().requires_grad_()
     with torch.no_grad():
         nothing = tail(torch.zeros_like(features[:1])).float()
-    found = ((tail(features).float() - nothing) * rows[:, :, None, None]).sum(1)  # (B, H2, W2)
-    [gradient] = torch.autograd.grad(found.sum(), features)
+    with torch.enable_grad():
+        found = ((tail(features).float() - nothing) * rows[:, :, None, None]).sum(1)  # (B, H2, W2)
+        [gradient] = torch.autograd.grad(found.sum(), features)
     sharp = (gradient * features.detach()).float().sum(1)
     coarse = F.interpolate(found.detach()[:, None], size=sharp.shape[1:], mode="bilinear")[:, 0]
     return _with_mean_one(coarse).lerp(_with_mean_one(sharp), SHARP)

@@ -14,7 +14,7 @@ from fdcnet.data.records import Batch, Task
 from fdcnet.errors import UserError, count
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State, wsol_losses
-from fdcnet.methods.slda import mask_losses
+from fdcnet.methods.slda import evidence_map, mask_losses
 from fdcnet.runtime.device import describe as device_name
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.teaching import BACKBONE, MEMORY_PER_CLASS
@@ -204,6 +204,7 @@ def estimate(state: State, runtime: Runtime, num_photos: int, trains: bool = Tru
         with torch.inference_mode(), runtime.autocast:
             network = state.network.eval()
             return len(VIEWS) * _seconds(lambda: network.classifier.tail(network.backbone(images))) / num * num_photos
+    method = find_method(config.method)()
     probe = State(config, copy.deepcopy(state.network).train(), state.memory)
     if not state.classes:
         probe.network.grow(2)
@@ -219,17 +220,21 @@ def estimate(state: State, runtime: Runtime, num_photos: int, trains: bool = Tru
         batch = Batch(images, labels, labels < 0)
         with runtime.autocast:
             if method.closed_form:
-                losses = mask_losses(probe.network, rows, batch)
+                losses = mask_losses(probe.network, batch)
             else:
                 losses = wsol_losses(probe, probe.network(images, labels), batch)
             total = torch.stack(list(losses.values())).sum()
         total.backward()
 
-    method, rows = find_method(config.method), torch.ones(2, state.network.widths[1], device=runtime.device)
     epochs = float(config.train.step_epochs if state.classes else config.train.base_epochs)
     if state.classes and method.keeps_previous:
         epochs *= TEACHER
     with light:
+        if method.closed_form:
+            tail, rows = probe.network.classifier.tail, torch.ones(num, state.network.widths[1], device=runtime.device)
+            with runtime.autocast:
+                looking += config.train.views * _seconds(lambda: evidence_map(tail, features, rows))
+            images = torch.cat([features, features[:, :1]], dim=1)  # any evidence
         return (looking + _seconds(step) * epochs) / num * num_photos
 
 

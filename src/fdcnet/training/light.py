@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fdcnet.data.batches import Key, normalise, own_places, rng, zoom_batch
 from fdcnet.data.pixels import Pixels
 from fdcnet.data.records import Batch
-from fdcnet.methods.base import State
+from fdcnet.methods.base import State, ViewMap
 from fdcnet.runtime.distributed import own_part
 from fdcnet.runtime.runtime import Runtime
 
@@ -61,6 +61,7 @@ class SharedViews:
     labels: Tensor  # (N,)
     from_memory: Tensor  # (N,) bool
     device: torch.device
+    maps: Tensor | None = None  # (V, N, H, W) half precision: a further channel, see Method.view_map
 
     def batches(self, index_batches: Sequence[Tensor], seed_key: Key) -> Iterator[Batch]:
         """One epoch: each photo in a random view."""
@@ -69,11 +70,14 @@ class SharedViews:
         for batch, own in zip(index_batches, own_places(index_batches, part), strict=True):
             rows, share = flat[own], len(own) / len(batch)
             features = self.features[views[own], rows].to(self.device).float().permute(0, 3, 1, 2)
+            if self.maps is not None:
+                maps = self.maps[views[own], rows].to(self.device).float()
+                features = torch.cat([features, maps[:, None]], dim=1)
             labels, from_memory = self.labels[rows].to(self.device), self.from_memory[rows].to(self.device)
             yield Batch(features, labels, from_memory, share, part)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def shared_views(
     state: State,
     runtime: Runtime,
@@ -82,12 +86,14 @@ def shared_views(
     labels: Tensor,
     from_memory: Tensor,
     seed_key: Key,
+    view_map: ViewMap | None = None,
 ) -> SharedViews:
     """View 0 is the whole photo, view 1 its mirror image. The others are random squares, every second one mirrored."""
     config, lineage = state.config, state.network.lineage
     backbone.eval()
     num_views, num = config.train.views, len(pixels)
     features: Tensor | None = None
+    maps: Tensor | None = None
     for start in range(0, num, CHUNK):
         photos = pixels[start : start + CHUNK].to(runtime.device)
         for view in range(num_views):
@@ -96,12 +102,16 @@ def shared_views(
             crops = zoom_batch(photos, top, left, side, flip, config.data.crop)
             with runtime.autocast:
                 found = backbone(normalise(crops, lineage.mean, lineage.std))
+                own_map = view_map(found, labels[start : start + CHUNK].to(runtime.device)) if view_map else None
             if features is None:
                 features = _room((num_views, num, *found.shape[2:], found.shape[1]), runtime.cache_dir)
+                maps = None if own_map is None else torch.empty(features.shape[:-1], dtype=torch.float16)
             features[view, start : start + len(photos)] = found.permute(0, 2, 3, 1).half().cpu()
+            if maps is not None and own_map is not None:
+                maps[view, start : start + len(photos)] = own_map.half().cpu()
         runtime.listener.progress("computing features", min(start + CHUNK, num), num)
     assert features is not None, "a task without photos"
-    return SharedViews(features, labels.cpu(), from_memory.cpu(), runtime.device)
+    return SharedViews(features, labels.cpu(), from_memory.cpu(), runtime.device, maps)
 
 
 def _places(view: int, num: int, size: int, zoom: float, seed_key: Key) -> tuple[Tensor, Tensor, Tensor, Tensor]:

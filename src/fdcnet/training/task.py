@@ -51,7 +51,7 @@ def learn_task(
         phases = method.phases(state, task)
         draw, key = any(map(needs_drawn, phases)), (state.config.seed, task.number)
         photos = gather_photos(new.pixels, labels_of(new, task), state.memory, task, draw, key)
-        epoch_batches = _epoch_batches(state, task, photos, runtime, backbone)
+        epoch_batches = _epoch_batches(state, method, task, photos, runtime, backbone)
         if checkpoint and checkpoint.position.phase >= len(phases):
             raise checkpoint.misfit(f"it is in phase {checkpoint.position.phase + 1} of {len(phases)}")
         for index, phase in enumerate(phases):
@@ -80,12 +80,16 @@ def refit_discriminant(state: State, method: Method, task: Task, new: PixelCache
         state.discriminant = None
 
 
-def _epoch_batches(state: State, task: Task, photos: Photos, runtime: Runtime, backbone: nn.Module) -> EpochBatches:
+def _epoch_batches(
+    state: State, method: Method, task: Task, photos: Photos, runtime: Runtime, backbone: nn.Module
+) -> EpochBatches:
     """New crops of the photos; with a frozen backbone, the shared features of a few views of them."""
     config, lineage = state.config, state.network.lineage
     if config.train.views:
         key = (config.seed, task.number, "views")
-        return shared_views(state, runtime, backbone, photos.pixels, photos.labels, photos.from_memory, key).batches
+        pixels, labels, from_memory = photos.pixels, photos.labels, photos.from_memory
+        view_map = method.view_map(state)
+        return shared_views(state, runtime, backbone, pixels, labels, from_memory, key, view_map).batches
     return lambda indices, key: Batches(
         photos.pixels,
         photos.labels,
