@@ -10,14 +10,22 @@ from scipy import ndimage
 
 if len(sys.argv) != 3:
     sys.exit("Usage: python onnx_predict.py MODEL.onnx PHOTO")
-session = onnxruntime.InferenceSession(sys.argv[1])
-metadata = session.get_modelmeta().custom_metadata_map
-classes, threshold = json.loads(metadata["classes"]), json.loads(metadata["postprocessing"])["threshold"]
+model_path, photo_path = sys.argv[1:]
 
-photo = ImageOps.exif_transpose(Image.open(sys.argv[2]))
-if photo.mode.startswith("I"):  # 16-bit grey
-    photo = Image.fromarray(np.rint(np.asarray(photo) / 257).astype(np.uint8))
-photo = photo.convert("RGBA")  # transparent parts become white
+try:
+    session = onnxruntime.InferenceSession(model_path)
+    metadata = session.get_modelmeta().custom_metadata_map
+    classes, threshold = json.loads(metadata["classes"]), json.loads(metadata["postprocessing"])["threshold"]
+except Exception:  # onnxruntime has one class for each kind of damage
+    sys.exit(f"{model_path} cannot be read, or 'fdcnet export MODEL --onnx FILE' did not write it.")
+
+try:
+    photo = ImageOps.exif_transpose(Image.open(photo_path))
+    if photo.mode.startswith("I"):  # 16-bit grey
+        photo = Image.fromarray(np.rint(np.asarray(photo) / 257).astype(np.uint8))
+    photo = photo.convert("RGBA")  # transparent parts become white
+except Exception as error:  # Pillow has no common class for missing, damaged and huge files
+    sys.exit(f"{photo_path} cannot be read as a photo: {error}")
 photo = Image.alpha_composite(Image.new("RGBA", photo.size, "white"), photo).convert("RGB")
 square = photo.resize(json.loads(metadata["preprocessing"])["size"], Image.Resampling.BILINEAR)
 

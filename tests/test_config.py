@@ -93,6 +93,15 @@ def test_a_recipe_extends_another(tmp_path: Path) -> None:
     assert loaded.protocols == (Protocol(crops=1),)
 
 
+@pytest.mark.parametrize("name", ["cub200-mobilenet_v1-ccil", "cub200-mobilenet_v1-ccil.yaml"])
+def test_a_recipe_extends_one_of_the_package_unless_a_file_has_its_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(f"extends: {name}\nseed: 7\n")
+    loaded = config.load(tmp_path / "mine.yaml")
+    assert (loaded.method, loaded.seed, loaded.data.base_classes) == ("ccil", 7, 100)
+    (tmp_path / name).write_text("method: joint\n")
+    assert config.load(tmp_path / "mine.yaml").method == "joint"
+
+
 def test_recipes_that_extend_each_other_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
     (tmp_path / "b.yaml").write_text("extends: a.yaml\n")

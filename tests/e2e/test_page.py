@@ -807,6 +807,10 @@ def test_an_example_after_a_lost_lesson(browser: Any, tmp_path: Path) -> None:
         page.click("text=Teach it first")
         page.click("text=Start with an example")
         expect(page.locator("#outcome")).to_contain_text("You can close this page")
+        page.click("nav >> text=Try")
+        expect(page.locator("#untaught")).to_contain_text("The model is learning its first classes.")
+        expect(page.locator("#model-summary")).to_have_text("Learning its first classes")
+        page.click("text=Show the lesson")
         expect(page.locator("#lesson-title")).to_have_text(re.compile("^Learned "), timeout=180_000)
         expect(page.locator("#outcome h3")).to_have_text("New photos")
         expect(page.locator("#outcome .key")).to_have_text("box")  # nothing came before

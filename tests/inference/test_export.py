@@ -112,9 +112,26 @@ def test_the_example_agrees_with_predict_and_needs_no_torch(
 
 
 def test_the_example_is_short_and_shows_its_usage() -> None:
-    assert len([line for line in EXAMPLE.read_text().splitlines() if line and not line.startswith('"""')]) <= 27
+    assert len([line for line in EXAMPLE.read_text().splitlines() if line and not line.startswith('"""')]) <= 36
     done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stderr.startswith("Usage: python onnx_predict.py MODEL.onnx PHOTO")
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "text", "truncated", "swapped"])
+def test_the_example_says_in_one_line_what_it_cannot_read(
+    damage: str, taught: Path, exported: Path, tmp_path: Path
+) -> None:
+    photo = sorted((taught / "photos" / "test").rglob("*.jpg"))[0]
+    for place, (good, problem) in enumerate(((exported, "cannot be read, or"), (photo, "cannot be read as a photo"))):
+        bad = {"missing": tmp_path / "missing", "swapped": photo if place == 0 else exported}.get(damage)
+        if bad is None:
+            bad = tmp_path / f"bad{place}"
+            bad.write_bytes({"empty": b"", "text": b"hello"}.get(damage, good.read_bytes()[: good.stat().st_size // 2]))
+        arguments = [bad if number == place else path for number, path in enumerate((exported, photo))]
+        done = subprocess.run([sys.executable, EXAMPLE, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and done.stdout == ""
+        [line] = done.stderr.splitlines()
+        assert line.startswith(f"{bad} {problem}"), line
 
 
 @pytest.mark.parametrize(

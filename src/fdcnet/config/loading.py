@@ -67,7 +67,10 @@ def find_recipe(recipe: str | Path) -> Path:
 
 
 def read_recipe(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The settings in a YAML file, merged over those of the file that its key `extends` names, if any."""
+    """The settings in a YAML file, merged over those of the recipe that its key `extends` names, if any.
+
+    That is a file, relative to this one, or one of the package's recipes by its name.
+    """
     if "\0" in str(path) or path.resolve() in inside:
         raise UserError(f"The recipe {path} extends itself.", "Remove one 'extends'.")
     if not path.is_file():
@@ -78,8 +81,13 @@ def read_recipe(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UserError(f"{path} is not valid YAML: {error}", "Correct the file.") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} does not hold settings.", "A recipe is a YAML mapping such as 'method: finetune'.")
-    base = values.pop("extends", None)
-    return _merged(read_recipe(path.parent / str(base), (*inside, path.resolve())), values) if base else values
+    base = str(values.pop("extends", None) or "")
+    if not base:
+        return values
+    other = path.parent / base
+    if base.removesuffix(".yaml") in recipe_names() and not other.is_file():
+        other = RECIPES / f"{base.removesuffix('.yaml')}.yaml"
+    return _merged(read_recipe(other, (*inside, path.resolve())), values)
 
 
 def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

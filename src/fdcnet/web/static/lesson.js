@@ -2,7 +2,7 @@
 
 import { $, classCount, count, duration, pause, percent, tag } from "./dom.js";
 import { announce, ask, fetchPicture, guarded, hideProblem, Offline, Problem, send, showProblem } from "./server.js";
-import { isKnown, model, onModelChange, refreshModel } from "./model.js";
+import { isKnown, model, onModelChange, refreshModel, setLearning } from "./model.js";
 import { addCard, addFirstCards, addGroups, cards, lessonForm, removeCard, removeEmptyCards, update } from "./cards.js";
 import { beforeAfter, lessonResult, lossCurves, refinementResult } from "./result.js";
 import { tryPhotos } from "./predict.js";
@@ -78,6 +78,8 @@ async function followOnce() {
   }
   if ($("problem").textContent.includes("does not answer")) hideProblem();
   if (now.state === "none") {
+    lesson = null;
+    setLearning(false);
     showProblem(new Problem("The server was restarted. The lesson was lost; the model is unchanged."));
     showCards();
     return false;
@@ -111,6 +113,7 @@ function taughtClasses() {
 function showLesson(now) {
   lesson = now;
   const isRunning = lesson.state === "learning";
+  setLearning(isRunning);
   $("lesson-form").hidden = true;
   $("lesson").hidden = false;
   $("lesson-title").textContent = {

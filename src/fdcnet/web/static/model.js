@@ -20,7 +20,7 @@ export async function refreshModel() {
   const classes = knownClasses();
   document.title = `${model.name} · fdcnet`;
   $("model-name").textContent = model.name;
-  $("model-summary").textContent = summary(classes.length);
+  showSummary();
   $("min-photos").textContent = model.limits.min_photos;
   $("known-classes").replaceChildren(...classes.filter(isKnown).map((name) => tag("option", { value: name })));
   const isSame = before?.version === model.version && before.is_example === model.is_example;
@@ -28,8 +28,23 @@ export async function refreshModel() {
   watchers.forEach((watcher) => watcher());
 }
 
+/** A lesson has begun or ended: the page knows that before it asks about the model again. */
+export function setLearning(isLearning) {
+  if (!model || model.learning === isLearning) return;
+  model.learning = isLearning;
+  showSummary();
+}
+
+function showSummary() {
+  $("model-summary").textContent = summary(knownClasses().length);
+  const [text, link] = $("untaught").children;
+  text.textContent = model.learning ? "The model is learning its first classes. You can try photos when it is done." : "This model knows no classes yet.";
+  link.textContent = model.learning ? "Show the lesson" : "Teach it first";
+}
+
 function summary(numClasses) {
   if (model.is_example) return "An example with generated photos. Your own first lesson replaces it.";
+  if (!numClasses && model.learning) return "Learning its first classes";
   if (!numClasses) return "Knows no classes yet. Teach it two to begin.";
   return `Knows ${classCount(numClasses)}, learned in ${count(model.tasks.length, "task")}`;
 }

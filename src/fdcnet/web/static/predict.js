@@ -12,7 +12,8 @@ const shown = { file: null, predictions: new Map(), prediction: null, chosenClas
 
 export async function tryPhotos(files) {
   await ready;
-  if (!model.version) throw new Problem("The model knows no classes yet. Teach it two classes first.");
+  if (!model.version) throw new Problem(model.learning ? "The model is learning its first classes. Try photos when it is done."
+    : "The model knows no classes yet. Teach it two classes first.");
   await openTab("try");
   hideProblem();
   const usable = files.filter((file) => !unusable(file));
