@@ -102,6 +102,15 @@ def test_light_training_has_the_settings_of_lessons_unless_told_otherwise(photos
     assert (used["train"]["optim"]["lr"], used["train"]["batch_size"]) == (0.001, 4)
 
 
+def test_light_training_of_few_photos_has_more_epochs(photos: Path) -> None:
+    kept = [word for word in SMALL if "epochs" not in word]
+    small = [word for i, word in enumerate(kept) if not (word == "--set" and kept[i + 1 : i + 2] in ([], ["--set"]))]
+    done = fdcnet("train", "photos", "--base", 2, "--light", *small, "-o", "epochs", cwd=photos.parent)
+    assert done.returncode == 0, done.stderr
+    used = json.loads((photos.parent / "epochs" / "run.json").read_text())["config"]["train"]
+    assert (used["base_epochs"], used["step_epochs"]) == (60, 60)  # 12 photos; 3000 would be shown 250 times
+
+
 def test_without_a_terminal_there_are_lines_and_no_bars(trained: tuple[Path, str]) -> None:
     _, said = trained
     assert "\x1b" not in said

@@ -35,7 +35,8 @@ def train(
         typer.Option(help=f"Classes in each later task; 0: all that remain. [default: {DEFAULTS.data.step_classes}]"),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help=f"Epochs of each task. [default: {DEFAULTS.train.step_epochs}]")
+        int | None,
+        typer.Option(min=1, help=f"Epochs of each task. [default: {DEFAULTS.train.step_epochs}, light: up to 60]"),
     ] = None,
     light: Annotated[
         bool | None,
@@ -75,7 +76,7 @@ def train(
     """
     from fdcnet.data.sources import open_dataset
     from fdcnet.runtime.tensorboard import TensorBoard
-    from fdcnet.teaching.defaults import light_is_better, light_run
+    from fdcnet.teaching.defaults import light_epochs, light_is_better, light_run
     from fdcnet.training.run import train as run_training
 
     config = settings.load(
@@ -99,7 +100,12 @@ def train(
         light = True
         console.print(f"{len(dataset.train)} photos are few: the backbone is frozen. --full trains everything.")
     if light:
-        config = settings.changed(config, {**light_run(method), **settings.parse_overrides(set_)})
+        own = light_run(method)
+        if recipe is None and epochs is None:
+            share = config.data.base_classes / len(dataset.classes) if config.data.base_classes else 1.0
+            enough = max(config.train.base_epochs, light_epochs(round(share * len(dataset.train))))
+            own |= {"train.base_epochs": enough, "train.step_epochs": enough}
+        config = settings.changed(config, {**own, **settings.parse_overrides(set_)})
     leads = int(os.environ.get("RANK", 0)) == 0  # of the processes that torchrun has started
     for note in dataset.notes if leads else ():
         console.print(note, markup=False)

@@ -86,6 +86,11 @@ def light_run(method: str | None) -> dict[str, Any]:
     return {**LIGHT, **HEADS, **HEADS_MODEL}
 
 
+def light_epochs(num_photos: int) -> int:
+    """With few photos, masks need many epochs to become decided. They are cheap: features are computed once."""
+    return min(60, max(8, round(LIGHT_SEEN / max(1, num_photos))))
+
+
 def is_light(old: State | None, last: bool | None, device: torch.device, num_photos: int, given: Options) -> bool:
     """As in the last lesson, if there was one. Else if light training is enough and the backbone is pretrained."""
     if last is not None:
@@ -133,8 +138,7 @@ def settings_for(
     config: Config | None, light: bool, device: torch.device, num_classes: int, num_photos: int
 ) -> dict[str, Any]:
     """What differs from the defaults (a new model), or from the model's settings `config`."""
-    shown = LIGHT_SEEN if light else FULL_SEEN
-    epochs = min(60, max(8, round(shown / max(1, num_photos))))
+    epochs = light_epochs(num_photos) if light else min(60, max(8, round(FULL_SEEN / max(1, num_photos))))
     settings = {**(LIGHT if light else FULL), "train.base_epochs": epochs, "train.step_epochs": epochs}
     if device.type == "cpu":
         settings["train.precision"] = "bf16" if fast_bfloat16() else "fp32"
