@@ -1,4 +1,5 @@
 import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,9 @@ def test_a_broken_recipe_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no recipe"):
         config.load(tmp_path / "none.yaml")
+    (tmp_path / "mine.yaml").write_text('extends: "no\\0file"\n')  # a name that no file system allows
+    with pytest.raises(UserError, match="no recipe"):
+        config.load(tmp_path / "mine.yaml")
 
 
 def test_every_recipe_of_the_project_loads() -> None:
@@ -157,3 +161,33 @@ def test_sections_of_methods_lie_beside_the_others_in_files() -> None:
     assert values["rebalancing"]["margin"] == 0.25
     assert "sections" not in values
     assert config.from_dict(Config, values) == config.load(overrides=["rebalancing.margin=0.25"])
+
+
+PLUG_IN = """
+from dataclasses import dataclass
+from fdcnet.config import Section
+from fdcnet.methods.base import Method
+
+@dataclass(frozen=True)
+class Settings(Section):
+    strength: float = 1.0
+
+class Plugged(Method):
+    sections = {"plugged": Settings}
+"""
+
+
+def test_a_plug_in_that_is_not_used_is_neither_imported_nor_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that was saved beside it must be readable where it is not installed."""
+    (tmp_path / "plugged_method.py").write_text(PLUG_IN)
+    info = tmp_path / "plugged-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fdcnet.methods]\nplugged = plugged_method:Plugged\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "plugged" not in config.to_dict(config.load()) and "plugged_method" not in sys.modules
+    for used in (config.load(method="plugged"), config.load(overrides=["plugged.strength=1.0"])):
+        assert config.to_dict(used)["plugged"] == {"strength": 1.0}
+        assert config.from_dict(Config, config.to_dict(used)) == used

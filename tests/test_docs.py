@@ -16,7 +16,7 @@ from fdcnet import config as settings
 from fdcnet.cli import app
 from fdcnet.config import Config, Protocol
 from fdcnet.data.records import Dataset
-from fdcnet.methods import METHODS, all_methods
+from fdcnet.methods import METHODS
 from fdcnet.models.backbones import BACKBONES
 from fdcnet.store.bundle import load_bundle
 from guides import GUIDES, ROOT, blocks, shell_lines
@@ -198,7 +198,7 @@ def test_the_toy_method_is_found_and_learns(
     monkeypatch.syspath_prepend(site)
     importlib.invalidate_caches()
 
-    assert all_methods()[name].name == name
+    assert METHODS[name].name == name
     results = fdcnet.train(small_config(name), small_dataset, tmp_path / "run")
     assert [task["num_classes"] for task in results["tasks"]] == [2, 4]
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()

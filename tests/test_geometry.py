@@ -29,11 +29,6 @@ def pairs(found: g.Regions) -> list[tuple[tuple[float, ...], int]]:
     return [(tuple(b), int(a)) for b, a in zip(found.boxes.tolist(), found.areas, strict=True)]
 
 
-def test_xywh_to_xyxy():
-    assert g.xywh_to_xyxy([(10, 20, 30, 40), (0, 0, 1, 2)]).tolist() == [[10, 20, 40, 60], [0, 0, 1, 2]]
-    assert g.xywh_to_xyxy([]).shape == (0, 4)
-
-
 def test_clip_and_scale():
     assert g.clip([(-5, 3, 20, 99)], (10, 50)).tolist() == [[0, 3, 10, 50]]
     assert g.scale([(10, 20, 30, 40)], (100, 200), (50, 400)).tolist() == [[5, 40, 15, 80]]
@@ -169,10 +164,11 @@ def test_more_thresholds_than_a_byte_counts():
     assert g.sweep_regions(levels, 1000).mask.tolist() == list(range(1000))
 
 
-def test_box_from_map_normalises_before_it_resizes():
+def test_a_map_that_is_normalised_before_it_is_resized():
     # One bright pixel of 4 x 4, doubled: bilinear peaks are 0.75 * 0.75 of the pixel, and fall to 0.1875 one step out.
-    map_ = torch.zeros(4, 4)
-    map_[1, 2] = 0.5
-    assert g.box_from_map(map_, "minmax", 0.5, (8, 8)).tolist() == [4, 2, 6, 4]
-    assert g.box_from_map(map_, "minmax", 0.1, (8, 8)).tolist() == [3, 1, 7, 5]
-    assert g.box_from_map(map_, "minmax", 0.6, (8, 8)).tolist() == [0, 0, 8, 8], "the resized peak is 0.5625"
+    map_ = torch.zeros(1, 4, 4)
+    map_[0, 1, 2] = 0.5
+    [resized] = g.resize_maps(g.normalise_map(map_, "minmax"), (8, 8)).numpy()
+    assert g.largest_region(resized > 0.5).tolist() == [4, 2, 6, 4]
+    assert g.largest_region(resized > 0.1).tolist() == [3, 1, 7, 5]
+    assert g.largest_region(resized > 0.6).tolist() == [0, 0, 8, 8], "the resized peak is 0.5625"

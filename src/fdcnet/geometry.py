@@ -28,11 +28,6 @@ def as_boxes(boxes: ArrayLike) -> Boxes:
     return np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
 
 
-def xywh_to_xyxy(boxes: ArrayLike) -> Boxes:
-    boxes = as_boxes(boxes)
-    return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
-
-
 def clip(boxes: ArrayLike, size: tuple[float, float]) -> Boxes:
     """Intersect with the frame. A box outside of it becomes empty."""
     width, height = size
@@ -169,12 +164,6 @@ def largest_region(mask: NDArray[np.bool_]) -> Boxes:
     height, width = mask.shape
     found = fill_empty(regions(mask), 1, (width, height))
     return found.boxes[largest_regions(found, 1)[0]].numpy()
-
-
-def box_from_map(map_: Tensor, normalization: Normalization, threshold: float, size: tuple[int, int]) -> Boxes:
-    """The box (4,) of a map (h, w) in a frame of `size`. The map is normalized before it is resized, as in BAS."""
-    resized = resize_maps(normalise_map(map_.float()[None], normalization), size)[0]
-    return largest_region((resized > threshold).cpu().numpy())
 
 
 def _ranges(first: Tensor, count: Tensor) -> Tensor:

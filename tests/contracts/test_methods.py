@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from fdcnet import methods
 from fdcnet.config import Config
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Batch, Dataset, Task
 from fdcnet.data.stream import make_stream
 from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
-from fdcnet.methods import all_methods, find_method
+from fdcnet.methods import find_method
 from fdcnet.methods.base import State
 from fdcnet.methods.fdcnet import FDCNet
 from fdcnet.models.drift import scaled_compensation
@@ -28,7 +29,7 @@ from fdcnet.training.run import train
 from fdcnet.training.task import learn_task
 
 Make = Callable[..., Config]
-METHODS = sorted(all_methods())
+METHODS = sorted(methods.METHODS)
 INCREMENTAL = [name for name in METHODS if not find_method(name).one_task]
 
 

@@ -69,6 +69,14 @@ def test_no_two_photos_share_a_name(folder: Path) -> None:
     ]
 
 
+def test_a_numbered_name_may_be_taken_already(folder: Path) -> None:
+    for name in ("a.jpg", "a-2.jpg", "other/a.jpg", "third/a.jpg"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (4, 4)).save(folder / name)
+    words = [str(folder / name) for name in ("a.jpg", "a-2.jpg", "other/a.jpg", "third/a.jpg")]
+    assert names(*words) == ["a.jpg", "a-2.jpg", "a-3.jpg", "a-4.jpg"]
+
+
 @pytest.mark.parametrize("word", ["missing.jpg", "empty", "no/*.jpg", "two/*.gif"])
 def test_what_is_not_there_is_refused_before_the_first_photo(word: str, folder: Path) -> None:
     with pytest.raises(UserError):

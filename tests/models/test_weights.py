@@ -273,6 +273,18 @@ def test_a_wrong_download_leaves_nothing_behind(server: tuple[str, Path]) -> Non
     assert list(weights.cached(f"{address}/x.pth").parent.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab"],
+    ids=["no HTTP", "cut off"],
+)
+def test_a_garbled_answer_is_no_bug(answer: bytes, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Quiet, "do_GET", lambda self: self.wfile.write(answer))
+    with pytest.raises(UserError, match="cannot be downloaded"):
+        fetch(f"{server[0]}/net.pth")
+    assert not weights.cached(f"{server[0]}/net.pth").exists()
+
+
 def test_auto_prefers_the_weights_folder_then_the_cache(
     server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,7 +150,7 @@ def make_run(folder: Path, method: str) -> Path:
                        "weights": {"area": 1.0}, "data": {"crop": SIDE}},
             "commit": "0123456789abcdef0123456789abcdef01234567", "versions": {"python": "3.11.7", "torch": "2.11.0"},
             "device": "CPU (2 threads)", "seed": 0, "class_order": names, "tasks": TASKS, "memory_images": 24,
-            "data": {"name": "shapes", "fingerprint": "sha256:5f2c", "num_train": 1400, "num_test": 350, "broken": []},
+            "data": {"name": "shapes", "fingerprint": "sha256:5f2c", "num_train": 1400, "num_test": 350},
         },
     )  # fmt: skip
     rng = np.random.default_rng(1)

@@ -169,7 +169,7 @@ def test_hostile_names_stay_text(runs: list[Path], tmp_path: Path) -> None:
     facts["config"]["method"] = HOSTILE
     facts |= {"class_order": [HOSTILE] * 7, "tasks": [[HOSTILE] * 3, [HOSTILE] * 2, [HOSTILE] * 2], "device": HOSTILE}
     facts |= {"command": [HOSTILE], "commit": HOSTILE, "versions": {HOSTILE: HOSTILE}, "started": HOSTILE}
-    facts["data"] = {"name": HOSTILE, "fingerprint": HOSTILE, "broken": [HOSTILE]}
+    facts["data"] = {"name": HOSTILE, "fingerprint": HOSTILE}
     write_json(run / "run.json", facts)
     for path in run.glob("examples/task-*.json"):
         write_json(path, [example | {"label": HOSTILE, "predicted": HOSTILE} for example in read_json(path)])

@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from fdcnet.data.synthetic import make_synthetic
 from fdcnet.runtime.listener import Listener
 from fdcnet.runtime.progress import OFF, Bars, default_listener
 from fdcnet.training.run import train
+
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
 
 def test_bars_are_for_terminals_and_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,3 +67,26 @@ def test_a_lesson_shows_bars_and_caches_photos_unless_told_not_to(
     assert any((tmp_path / "cache").iterdir()) and "opening photos" in capsys.readouterr().out
     fdcnet.label(tmp_path / "photos" / "train", tmp_path / "boxes", model=tmp_path / "shown")
     assert "boxing" in capsys.readouterr().out
+
+
+class Interrupted(Bars):
+    """Somebody presses Ctrl-C while a bar is shown."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        super().progress(what, done, total + 1)
+        raise KeyboardInterrupt
+
+
+def test_the_cursor_comes_back_however_it_ends(taught: Path, tmp_path: Path) -> None:
+    """A bar hides it, and rich does not bring it back when the program ends."""
+    model, photos = taught / "run" / "model", tmp_path / "photos"
+    shutil.copytree(taught / "photos" / "test", photos)
+    (photos / "ringed disc" / "zzz.jpg").write_bytes(b"not a photo")  # the bar ends before it is full
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
+    report = fdcnet.label(photos, tmp_path / "boxes", model=model, device="cpu", listener=Bars(console))
+    assert len(report.skipped) == 1
+    assert screen.getvalue().count(SHOW_CURSOR) == screen.getvalue().count(HIDE_CURSOR) == 1
+    with pytest.raises(KeyboardInterrupt):
+        fdcnet.evaluate(model, str(photos), device="cpu", listener=Interrupted(console))
+    assert screen.getvalue().count(SHOW_CURSOR) == screen.getvalue().count(HIDE_CURSOR) == 2

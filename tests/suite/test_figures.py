@@ -1,5 +1,6 @@
 """Figures of a suite: what they show, and drift computed by hand."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from fdcnet.suite.figures import accuracy, against_memory, forgotten
 from fdcnet.suite.rows import Measured, View, rows_of
 
 
-def run(recipe: str, seed: int, values: list[float], variant: str = "", compensated: bool = True) -> Measured:
+def run(
+    recipe: str, seed: int, values: Sequence[float | None], variant: str = "", compensated: bool = True
+) -> Measured:
     tasks = [{"num_classes": 10 * (t + 1), "top1_loc": value} for t, value in enumerate(values)]
     results = {
         "protocol": {"map": "class", "classifier": "head", "threshold": 0.5, "compensated": compensated},
@@ -32,6 +35,11 @@ def test_curves_have_a_band_where_there_are_several_seeds() -> None:
     assert "<title>a: 62.0</title>" in drawn
     assert "joint" in drawn
     assert "<title>a: 0.0</title>" in str(forgotten(rows_of(runs, VIEW)))
+
+
+def test_photos_without_true_boxes_have_no_curves() -> None:
+    runs = [run("a", seed, [None, None]) for seed in (0, 1)]
+    assert accuracy(rows_of(runs, VIEW)) == forgotten(rows_of(runs, VIEW)) == ""
 
 
 def test_a_row_far_below_does_not_flatten_the_others() -> None:

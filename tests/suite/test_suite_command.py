@@ -106,6 +106,21 @@ def test_a_killed_suite_continues_and_a_finished_one_does_nothing(folder: Path) 
         Runner(read_suite(Path("small.yaml"), ["memory.budget=8"]), folder / "runs/small", folder / "results").run()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="process groups")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_in_a_terminal_lets_runs_write_their_checkpoints(folder: Path, number: signal.Signals) -> None:
+    """The terminal sends it to the whole process group. Runs take a second signal as an order to stop at once."""
+    first = folder / "runs/small/first-task-tiny-linear-s0"
+    command = [*COMMAND, "--set", "train.checkpoint_minutes=60", "--set", "train.base_epochs=2000"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0) as suite:
+        wait_for(lambda: len(RunRecord(first).metrics()) > 2)
+        [child] = children(suite.pid)
+        os.killpg(suite.pid, number)
+        suite.wait(timeout=TIMEOUT_SECONDS)
+    assert not Path(f"/proc/{child}").exists()
+    assert (first / "checkpoint.safetensors").is_file()
+
+
 def check_results(results: Path) -> None:
     """Both runs took over one first task; the photos say the same as the numbers; nobody's folders are named."""
     fdcnet, baseline = (read_json(results / f"tiny-{name}-s0" / "class.json") for name in ("fdcnet", "baseline"))

@@ -33,15 +33,23 @@ def results(average: float, last: float, classifier: str = "lda", compensated: b
     }
 
 
-def run(folder: Path, recipe: str, seed: int, right: list[int], average: float = 50.0, variant: str = "") -> Measured:
-    """`right`: how many of the ten photos of each class are right after the last task."""
+def run(
+    folder: Path,
+    recipe: str,
+    seed: int,
+    right: list[int],
+    average: float = 50.0,
+    variant: str = "",
+    untested: int | None = None,
+) -> Measured:
+    """`right`: how many of the ten photos of each class are right after the last task. `untested`: without photos."""
     rank = np.concatenate([[0] * number + [1] * (PER_CLASS - number) for number in right])
     label = np.repeat(np.arange(NUM_CLASSES), PER_CLASS)
     paths = tuple(f"{c}/{i}.jpg" for c in range(NUM_CLASSES) for i in range(PER_CLASS))
     columns = {"rank class": rank, "iou class": np.full(len(rank), 80)}
     own = folder / f"{recipe}{variant}-{seed}"
     own.mkdir()
-    Photos(np.full(len(rank), 3), paths, label, columns).save(own / FILE)
+    Photos(np.full(len(rank), 3), paths, label, columns).select(label != untested).save(own / FILE)
     return Measured(recipe, variant, (None, seed), [results(average, 10 * sum(right) / NUM_CLASSES)], own)
 
 
@@ -71,6 +79,12 @@ def test_a_consistent_difference_is_ahead(tmp_path: Path) -> None:
     )
     [reverse] = comparisons([one.second, one.first], recipe="x-b")
     assert reverse.verdict == "behind"
+
+
+def test_a_class_without_test_photos_does_not_shift_the_others(tmp_path: Path) -> None:
+    both = run(tmp_path, "a", 0, [9, 9, 9, 9], untested=1), run(tmp_path, "b", 0, [5, 6, 6, 7], untested=1)
+    [one] = comparisons(rows(*both), "a")
+    assert one.by_task == pytest.approx([40.0, 30.0, 20.0])  # the first class, the other one between, the last
 
 
 def test_a_lead_by_one_class_alone_is_no_lead(tmp_path: Path) -> None:

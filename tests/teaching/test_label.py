@@ -20,7 +20,8 @@ from fdcnet.data.sources import read
 from fdcnet.errors import UserError
 from fdcnet.inference.writers import YoloWriter
 from fdcnet.teaching.label import LabelReport, label
-from fdcnet.teaching.label_files import FORMATS
+from fdcnet.teaching.label_files import FORMATS, read_record
+from fdcnet.teaching.label_shapes import read_shapes
 
 TINY = {"backbone": "tiny", "weights": "none", "epochs": 1, "full": True, "overrides": ["data.size=40", "data.crop=32"]}
 
@@ -242,6 +243,42 @@ def test_other_files_are_not_corrections(content: str, message: str, model: Path
     with pytest.raises(UserError, match=message):
         label(photos, tmp_path / "out", model=model, corrections=tmp_path / "new.json", device="cpu")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"checksums": {"unheard-of": ""}}, "labels.json is damaged"),
+        ({"photos": [{"name": "a.jpg"}]}, "labels.json is damaged"),
+        ({"schema": 2}, "written by another version"),
+    ],
+)
+def test_a_record_that_was_changed_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    record = {"schema": 1, "model": "", "classes": [], "checksums": {"coco": ""}, "photos": []}
+    (tmp_path / "labels.json").write_text(json.dumps(record))
+    assert read_record(tmp_path).checksums == {"coco": ""}
+    (tmp_path / "labels.json").write_text(json.dumps(record | change))
+    with pytest.raises(UserError, match=message):
+        read_record(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("data.yaml", b"names: [", "data.yaml cannot be read"),
+        ("data.yaml", b"names: {first: disc}", "data.yaml cannot be read"),
+        ("data.yaml", b"names: \xff", "data.yaml cannot be read"),
+        ("labels/classes.txt", b"disc\xff\n", "classes.txt is not UTF-8 text"),
+        ("labels/classes.txt", b"disc\n", "a.txt line 1 is not a YOLO label: 1 0.5 0.5 0.2 0.2"),
+        ("labels/a.jpg", b"", "does not name the classes of its labels"),
+    ],
+)
+def test_damaged_yolo_folders_are_not_corrections(file: str, content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "a.txt").write_text("1 0.5 0.5 0.2 0.2\n")
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        list(read_shapes(tmp_path))
 
 
 def make_flat(folder: Path) -> None:

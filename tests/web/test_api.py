@@ -22,6 +22,7 @@ from fdcnet.teaching.learn import learn, rollback, versions
 from fdcnet.web import app as web
 from fdcnet.web import runner as runners
 from fdcnet.web.app import make_app
+from fdcnet.web.model import ServedModels
 from fdcnet.web.progress import Progress
 
 SMALL = ("data.size=40", "data.crop=32", "model.head_width=16", "train.batch_size=4")
@@ -354,6 +355,37 @@ def test_a_lesson_that_fails_says_so(
     lesson = finished(client)
     assert lesson["state"] == "failed" and str(error) in lesson["problem"] and lesson["remedy"]
     assert uploads(temporary) == []
+
+
+def test_an_unexpected_failure_is_logged(
+    client: TestClient, home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Slow(monkeypatch).error = KeyError("a bug")
+    client.post("/api/lesson", files=form((fourth(home), photos(home, fourth(home)))))
+    lesson = finished(client)
+    assert lesson["state"] == "failed" and lesson["remedy"] == "See the server's terminal."
+    assert "a bug" in caplog.text
+
+
+def test_a_reservation_that_comes_too_late_is_refused(model: Path, temporary: Path) -> None:
+    class JustReleased:
+        """Held when it was asked for, free a moment later."""
+
+        def acquire(self, blocking: bool) -> bool:
+            return False
+
+        def locked(self) -> bool:
+            return False
+
+    runner = runners.LessonRunner(ServedModels(model, "cpu"))
+    held, runner._reserved = runner._reserved, JustReleased()  # type: ignore[assignment]
+    with pytest.raises(runners.Refused, match="already running"), runner.reserved():
+        pass
+    runner._reserved = held
+    with runner.reserved():
+        assert held.locked()
+    assert not held.locked()
+    runner.close()
 
 
 def test_the_server_ends_a_lesson_before_it_ends(

@@ -200,6 +200,19 @@ def test_discarded_photos_are_deleted(
     assert list(temporary.glob("*/upload-*")) == []
 
 
+def test_an_unexpected_failure_does_not_look_like_boxing_for_ever(
+    client: TestClient, photos: dict[str, list[Path]], temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(labels, "box_photos", broken)
+    found = upload(client, photos)
+    assert found["state"] == "failed" and "a bug" in found["problem"] and found["remedy"]
+    client.delete("/api/labels")
+    assert list(temporary.glob("*/upload-*")) == []
+
+
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Path]:
     """Photos of two classes, and a model that learned them."""

@@ -19,6 +19,8 @@ from fdcnet.teaching.label_boxes import box_photos
 from fdcnet.teaching.label_photos import KnownPhoto
 from fdcnet.teaching.learn import learn
 from fdcnet.web.app import make_app
+from fdcnet.web.guard import Refused
+from fdcnet.web.runner import LessonRunner
 
 SMALL = ("data.size=40", "data.crop=32", "model.head_width=16", "train.batch_size=4")
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -156,6 +158,7 @@ def test_only_classes_of_the_project_are_suggested(
         ("file:///etc/passwd", "is not on the Label Studio server"),
         ("/train/missing.jpg", "cannot be read: HTTP Error 404"),
         ("data:image/png;base64,%%%", "damaged data URI"),
+        ("data:image/png;base64,é", "damaged data URI"),
     ],
 )
 def test_photos_come_from_label_studio_only(photo: str, message: str, client: TestClient, label_studio: str) -> None:
@@ -211,3 +214,22 @@ def test_annotations_become_a_lesson(client: TestClient, label_studio: str, home
     assert lesson["state"] == "done", lesson
     assert Localizer.load(model, "cpu").classes == [*known, new]
     assert setup(client, label_studio, new).json() == {"model_version": "fdcnet-2"}
+
+
+def test_a_refused_lesson_keeps_its_annotations(
+    client: TestClient, label_studio: str, home: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Localizer.load(model, "cpu").classes
+    setup(client, label_studio, *known)
+    for number in range(4):
+        annotate(client, number, address(home, known[0], number), known[0])
+    asked = {"action": "START_TRAINING", "project": {"id": 1}}
+
+    def uploading(runner: LessonRunner) -> Any:
+        raise Refused(409, "A lesson is already running.", "Wait until it is done, or cancel it.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LessonRunner, "reserved", uploading)
+        assert client.post("/webhook", json=asked).status_code == 409
+    assert client.post("/webhook", json=asked).json() == {"status": "learning", "photos": 4, "classes": [known[0]]}
+    client.delete("/api/lesson")

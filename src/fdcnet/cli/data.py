@@ -1,5 +1,6 @@
 """`fdcnet data check`"""
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,8 +32,8 @@ def check(
     from fdcnet.data.sources import read
 
     dataset = read(path, format, classes)
-    listener = watcher()
-    report = run_check(dataset, progress=lambda done, total: listener.progress("opening photos", done, total))
+    with closing(watcher()) as listener:
+        report = run_check(dataset, progress=lambda done, total: listener.progress("opening photos", done, total))
     _print(report)
     for note in dataset.notes:
         console.print(note, markup=False)

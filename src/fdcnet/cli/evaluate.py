@@ -10,6 +10,8 @@ from fdcnet.cli.console import console, watcher
 from fdcnet.config import parse_overrides
 from fdcnet.errors import UserError
 
+CURVE_ROWS = 10
+
 
 def evaluate(
     model: options.Model,
@@ -86,11 +88,11 @@ def _has_no_data(model: Path) -> bool:
     return learned and read_description(model)["config"]["data"]["path"] == options.DEFAULTS.data.path
 
 
-def _print_curve(thresholds: tuple[float, ...], curve: list[float] | None, num_rows: int = 10) -> None:
+def _print_curve(thresholds: tuple[float, ...], curve: list[float]) -> None:
     """GT-known over the threshold, as bars of text."""
     if not curve:
         return
     console.print("GT-known by threshold")
-    every = max(1, len(curve) // num_rows)
+    every = max(1, len(curve) // CURVE_ROWS)
     for threshold, value in list(zip(thresholds, curve, strict=True))[::every]:
         console.print(f"  {threshold:5.3f} {'#' * round(value / 2):<50} {value:5.1f}", markup=False, highlight=False)

@@ -107,7 +107,7 @@ def history(model: options.Model) -> None:
 
     Example: `fdcnet history birds`
     """
-    from fdcnet.store.versions import rollback as run_rollback
+    from fdcnet.store.bundle import read_description
     from fdcnet.store.versions import versions
 
     table = Table(box=box.SIMPLE, show_edge=False, padding=(0, 1, 0, 0))
@@ -124,7 +124,7 @@ def history(model: options.Model) -> None:
             f"{version.num_bytes / 1e6:.1f} MB",
         )
     if not table.row_count:
-        run_rollback(model)  # raises the error for a missing model
+        read_description(model)  # raises the error for a missing model
     console.print(table)
     console.print("* current version. Percent correct on held-out photos of old and new classes.", markup=False)
 

@@ -71,10 +71,10 @@ def read_recipe(path: Path, inside: tuple[Path, ...] = ()) -> dict[str, Any]:
 
     That is a file, relative to this one, or one of the package's recipes by its name.
     """
-    if "\0" in str(path) or path.resolve() in inside:
-        raise UserError(f"The recipe {path} extends itself.", "Remove one 'extends'.")
     if not path.is_file():
         raise UserError(f"There is no recipe {path}.", "Name a YAML file, for instance one of those under recipes/.")
+    if path.resolve() in inside:
+        raise UserError(f"The recipe {path} extends itself.", "Remove one 'extends'.")
     try:
         values = parse_yaml(path.read_text(encoding="utf-8")) or {}
     except ValueError as error:
@@ -127,7 +127,7 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str = "", base: T | 
     groups: dict[str, type[Section]] = {}
     if kind is Config:
         del hints["sections"]
-        groups = method_sections(str(values.get("method", Config.method)))
+        groups = method_sections(str(values.get("method", Config.method)), values.keys() - hints.keys())
     for key in values:
         if key not in hints and key not in groups:
             known = [*hints, *groups]
@@ -146,12 +146,19 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str = "", base: T | 
     return dataclasses.replace(base, **given)
 
 
-def method_sections(method: str) -> dict[str, type[Section]]:
-    """The groups of settings that our methods declare, and those of this method if it comes from elsewhere."""
-    from fdcnet.methods import METHODS, all_methods  # it lies above this module
+def method_sections(method: str, wanted: typing.Collection[str] = ()) -> dict[str, type[Section]]:
+    """The groups of settings that our methods and this one declare, and those of other plug-ins that are `wanted`.
 
-    kinds = [METHODS[name] for name in METHODS] + ([all_methods()[method]] if method in all_methods() else [])
-    return {name: section for kind in kinds for name, section in kind.sections.items()}
+    Plug-ins that are not used are neither imported nor recorded, so a saved model can be read without them.
+    """
+    from fdcnet.methods import METHODS  # it lies above this module
+
+    names = dict.fromkeys([*METHODS.entries, *([method] if method in METHODS else [])])
+    found = {key: section for name in names for key, section in METHODS[name].sections.items()}
+    if set(wanted) <= found.keys():
+        return found
+    every = {key: section for kind in METHODS.values() for key, section in kind.sections.items()}
+    return {key: section for key, section in every.items() if key in found or key in wanted}
 
 
 def _convert(hint: Any, value: Any, key: str, default: Any = None) -> Any:

@@ -234,8 +234,7 @@ def _write(stem: Path, size: int, needed: int, decoded: Iterator[Decoded]) -> No
             file.write(photo if isinstance(photo, bytes) else photo.data)
     sidecar = {"format": FORMAT, "shape": [len(sizes), size, size, 3], "sizes": sizes, "broken": list(broken.items())}
     sidecar |= {"lengths": lengths} if lengths else {}
-    with replacing(stem.with_suffix(".json")) as file:
-        file.write(json.dumps(sidecar).encode())
+    write_bytes(stem.with_suffix(".json"), json.dumps(sidecar).encode())
 
 
 def _readable(

@@ -69,12 +69,14 @@ def _of_file(path: Path, step: int | None, name: str = "") -> Callable[[], Itera
 def _named_apart(photos: Iterable[Photo]) -> Iterator[Photo]:
     """Make names unique: output files are named after photos."""
     taken: set[str] = set()
+    last_number: dict[str, int] = {}  # so that thousands of equal names do not try all numbers again
     for photo in photos:
-        name, number = photo.name, 1
+        name, number = photo.name, last_number.get(photo.name, 1)
         while name in taken:
             number += 1
-            parent, last = PurePosixPath(photo.name).parent, PurePosixPath(photo.name)
-            name = str(parent / f"{last.stem}-{number}{last.suffix}")
+            path = PurePosixPath(photo.name)
+            name = str(path.with_name(f"{path.stem}-{number}{path.suffix}"))
+        last_number[photo.name] = number
         taken.add(name)
         yield replace(photo, name=name)
 

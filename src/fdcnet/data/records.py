@@ -39,7 +39,8 @@ class Dataset:
     def first(self, num_classes: int) -> "Dataset":
         """Only the first classes in natural order."""
         classes = self.classes[:num_classes]
-        train, test = (tuple(r for r in part if r.label in classes) for part in (self.train, self.test))
+        wanted = frozenset(classes)
+        train, test = (tuple(r for r in part if r.label in wanted) for part in (self.train, self.test))
         return replace(self, classes=classes, train=train, test=test)
 
 

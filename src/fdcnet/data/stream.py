@@ -42,7 +42,8 @@ def make_stream(
 
 def append_task(classes_so_far: Sequence[str], dataset: Dataset, number: int = 0) -> Task:
     """The next task of an open-ended stream. Its test set covers only the new classes, because old photos are gone."""
-    known = [name for name in dataset.classes if name in set(classes_so_far)]
+    old = set(classes_so_far)
+    known = [name for name in dataset.classes if name in old]
     if known:
         raise UserError(
             f"The model already knows '{known[0]}'{f' and {len(known) - 1} more' if len(known) > 1 else ''}.",

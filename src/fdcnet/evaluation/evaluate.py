@@ -1,6 +1,7 @@
 """Evaluate a saved model on test photos."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fdcnet.evaluation.incremental import build_results, score_task
 from fdcnet.evaluation.measure import for_model, measure
 from fdcnet.evaluation.table import Table
 from fdcnet.methods import find_method
+from fdcnet.methods.base import State
 from fdcnet.runtime.listener import Listener
 from fdcnet.runtime.progress import default_listener
 from fdcnet.runtime.runtime import Runtime
@@ -44,10 +46,15 @@ def evaluate(
     if "threshold" in changes:
         changes.setdefault("threshold_source", "given for this evaluation")
     changed = for_model(from_dict(Protocol, to_dict(state.config.protocols[0]) | changes), state)
-    listener = listener or default_listener(progress)
-    runtime = Runtime.of(replace(state.config, device=device), cache_dir or default_cache_dir(), listener)
-    runtime.place(state.network)
+    with closing(listener or default_listener(progress)) as shown:
+        runtime = Runtime.of(replace(state.config, device=device), cache_dir or default_cache_dir(), shown)
+        runtime.place(state.network)
+        return _evaluate(state, changed, runtime, data, sweep)
 
+
+def _evaluate(
+    state: State, protocol: Protocol, runtime: Runtime, data: str | None, sweep: Sequence[float]
+) -> tuple[dict[str, Any], Table]:
     name, test = _test_photos(state.config, data, runtime.listener)
     known = set(state.classes)
     records = [record for record in test if record.label in known]
@@ -63,14 +70,14 @@ def evaluate(
         runtime.listener.note(
             f"{taught} of {len(photos)} photos were used in training; scores on them will be optimistic."
         )
-    [table] = measure(state, find_method(state.config.method)(), runtime, photos, [changed], sweep)
+    [table] = measure(state, find_method(state.config.method)(), runtime, photos, [protocol], sweep)
     results = build_results(
         dataset=name,
         method=state.config.method,
         backbone=state.config.model.backbone,
         seed=state.config.seed,
-        protocol=changed,
-        tasks=[score_task(table, changed, [len(state.classes)])],
+        protocol=protocol,
+        tasks=[score_task(table, protocol, [len(state.classes)])],
     )
     return results | {"learned_in": len(state.task_sizes)}, table
 

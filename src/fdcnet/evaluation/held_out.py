@@ -1,7 +1,9 @@
 """Evaluate a model of `fdcnet learn` on the photos that it holds out, and write the results as a run folder."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,8 @@ def evaluate_held_out(model: Path, folder: Path, device: str = "auto", listener:
     record = RunRecord.create(folder, _facts(model, state, describe(runtime.device)))
     if state.held_out is not None:
         photos = _with_unique_names(state.held_out)
-        _evaluate(state, _after_each_task(model, state), photos, runtime, record)
-    runtime.listener.close()
+        with closing(runtime.listener):
+            _evaluate(state, _after_each_task(model, state), photos, runtime, record)
     lessons = [version.learned.get("seconds") for version in versions(model)]
     known = [seconds for seconds in lessons if seconds]
     record.write_run(finished=record.run()["started"], seconds=sum(known) if len(known) == len(lessons) else None)
@@ -77,8 +79,8 @@ def _with_unique_names(photos: PixelCache) -> PixelCache:
 
 
 def _facts(model: Path, state: State, device: str) -> dict[str, Any]:
-    numbers = state.task_numbers
-    tasks = [[name for name, own in zip(state.classes, numbers, strict=True) if own == task] for task in set(numbers)]
+    names = iter(state.classes)
+    tasks = [list(islice(names, size)) for size in state.task_sizes]
     return {
         "model": model.resolve().name,
         "config": to_dict(state.config),

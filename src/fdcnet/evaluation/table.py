@@ -50,7 +50,7 @@ class Table:
     def select(self, rows: NDArray[np.bool_]) -> "Table":
         """The table of the rows where `rows` (N,) is true, without maps."""
         columns = {name: array[rows] for name in _ARRAYS if (array := getattr(self, name)) is not None}
-        path = tuple(path for path, wanted in zip(self.path, rows, strict=True) if wanted)
+        path = tuple(self.path[row] for row in np.flatnonzero(rows))  # `by_class` selects each class of many
         return Table(path=path, thresholds=self.thresholds, **columns)
 
     @classmethod

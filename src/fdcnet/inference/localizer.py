@@ -246,16 +246,16 @@ class Localizer:
         unfamiliar: bool,
     ) -> Prediction:
         photo, (_, image_size) = item
-        known = score >= request.min_score
+        known, tasks = score >= request.min_score, self.tasks
         found = find_boxes(heat, request.threshold, self.side, image_size, request.all_regions) if known else ()
         return Prediction(
             name=photo.name,
             image_size=image_size,
             class_name=self.classes[label] if known else None,
             score=score,
-            task=self.tasks[label] if known else None,
+            task=tasks[label] if known else None,
             boxes_xyxy=found,
-            top=tuple(ClassScore(self.classes[i], value, self.tasks[i]) for i, value in zip(order, best, strict=True)),
+            top=tuple(ClassScore(self.classes[i], value, tasks[i]) for i, value in zip(order, best, strict=True)),
             threshold=request.threshold,
             heat=heat,
             side=self.side,

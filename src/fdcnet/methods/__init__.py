@@ -25,10 +25,5 @@ METHODS: "Registry[type[Method]]" = Registry(
 )
 
 
-def all_methods() -> "dict[str, type[Method]]":
-    """Every method, loaded: ours first, then those of other packages."""
-    return dict(METHODS)
-
-
 def find_method(name: str) -> "type[Method]":
     return METHODS.find(name)

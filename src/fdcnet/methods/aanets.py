@@ -11,6 +11,7 @@ from fdcnet.data.records import Batch, Task
 from fdcnet.losses import bas
 from fdcnet.methods.base import Losses, Phase, State
 from fdcnet.methods.rebalancing import Rebalancing
+from fdcnet.models.network import in_eval_mode
 from fdcnet.models.pairs import is_mixed, mix
 
 
@@ -56,9 +57,8 @@ class AANets(Rebalancing):
     @staticmethod
     def outer_losses(state: State, batch: Batch) -> Losses:
         """Cross-entropy on a class-balanced set. Only the shares get a gradient."""
-        network = state.network.eval()
-        values = dict(network.named_parameters())
+        values = dict(state.network.named_parameters())
         fixed = {name: value if name.endswith(".logit") else value.detach() for name, value in values.items()}
-        outputs = functional_call(network, fixed, (batch.images,), {"maps": False})
-        network.train()
+        with in_eval_mode(state.network):
+            outputs = functional_call(state.network, fixed, (batch.images,), {"maps": False})
         return {"shares": bas.classification(outputs.scores, batch.labels)}

@@ -50,8 +50,6 @@ class CCIL(Method):
         return losses
 
     def weights(self, state: State, task: Task) -> dict[str, float]:
-        config, num_new = (
-            state.config.section(CCILSettings),
-            max(1, len(task.classes)),
-        )  # more photos of known classes add no class
+        config = state.config.section(CCILSettings)
+        num_new = max(1, len(task.classes))  # more photos of known classes add no class
         return super().weights(state, task) | {"kd_cls": config.kd * (task.num_classes / num_new) ** config.power}

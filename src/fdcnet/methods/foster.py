@@ -1,6 +1,7 @@
 """FOSTER: a second network learns what the frozen one lacks; then a single student learns from both."""
 
 import copy
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -83,11 +84,8 @@ class FOSTER(Method):
 
     def boost_losses(self, state: State, batch: Batch, rarity: Tensor) -> Losses:
         assert state.previous is not None
-        config, teacher, expert = (
-            state.config.section(FosterSettings),
-            self.teacher_of(state),
-            state.task_modules["expert"],
-        )
+        config, teacher = state.config.section(FosterSettings), self.teacher_of(state)
+        expert = state.task_modules["expert"]
         assert isinstance(expert, LinearScores)
         outputs = teacher(batch.images, batch.labels)
         old_features, new_features = outputs.class_features.chunk(2, dim=1)
@@ -120,6 +118,7 @@ class FOSTER(Method):
 def photos_per_class(state: State, task: Task) -> Tensor:
     """Number of exemplars of each old class and photos of each new class: (K,)"""
     old = [len(state.memory.names.get(label, ())) for label in range(task.num_old)]
-    new = [sum(record.label == name for record in task.train) for name in task.classes]
+    photos_of = Counter(record.label for record in task.train)
+    new = [photos_of[name] for name in task.classes]
     device = state.network.localizer.weight.device
     return torch.tensor([max(1, number) for number in old + new], dtype=torch.float32, device=device)

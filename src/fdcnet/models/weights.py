@@ -1,5 +1,6 @@
 """Pretrained weights: find a file, recognise its lineage, and load it without a tensor missing or left over."""
 
+import http.client
 import os
 import re
 import shutil
@@ -116,7 +117,7 @@ def fetch(url: str) -> Path:
                 raise OSError("the connection broke off")
             file.flush()
             _check_digest(Path(file.name), path)
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise UserError(
             f"{url} cannot be downloaded: {_one_line(error)}",
             "Fetch that file on a machine with a network and pass it with --weights FILE, or use --weights none.",

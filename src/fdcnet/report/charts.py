@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
 from markupsafe import Markup
 
@@ -88,7 +88,7 @@ def line_chart(
     if not points:
         return Markup("")
     keys = _legend(series, width) if legend and len(series) > 1 else []
-    y_ticks = _ticks_around(*(y_range or _span([0.0, *(y for _, y in points if y is not None)])), height // 55)
+    y_ticks = _ticks_around(*(y_range or _span([0.0, *(y for _, y in points)])), height // 55)
     frame = _Frame(
         x=x_range or _span([x for x, _ in points]),
         y=(y_ticks[0], y_ticks[-1]),
@@ -153,7 +153,7 @@ def number(value: float) -> str:
     return f"{value:.4g}".replace("-", "−")
 
 
-def _known(value: float | None) -> bool:
+def _known(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)
 
 
@@ -183,24 +183,25 @@ def _look(style: int) -> dict[str, str | None]:
 def _line(line: Series, frame: _Frame, markers: bool) -> dict[str, Any]:
     steps, pen_up = [], True
     for x, y in line.points:
-        if y is None or not math.isfinite(y):
+        if not _known(y):
             pen_up = True
             continue
         steps.append(f"{'M' if pen_up else 'L'}{frame.px(x)} {frame.py(y)}")
         pen_up = False
     shown = line.points if markers else _isolated(line.points)
     hint = "{}: {:.1f}" if markers else "{}: {:.4g}"
-    dots = [(frame.px(x), frame.py(y), hint.format(line.label, y)) for x, y in shown if y is not None and _known(y)]
+    dots = [(frame.px(x), frame.py(y), hint.format(line.label, y)) for x, y in shown if _known(y)]
     return {"look": _look(line.style), "path": "".join(steps), "dots": dots, "area": _area(line, frame)}
 
 
 def _area(line: Series, frame: _Frame) -> str:
     """The outline of the band around a line; empty without one, or where a value is missing."""
-    if not line.spread or not all(_known(y) for _, y in line.points):
+    points = [(x, y) for x, y in line.points if _known(y)]
+    if not line.spread or len(points) < len(line.points):
         return ""
-    around = list(zip(line.points, line.spread, strict=True))
-    edge = [(x, (y or 0.0) + half) for (x, y), half in around]
-    edge += [(x, (y or 0.0) - half) for (x, y), half in reversed(around)]
+    around = list(zip(points, line.spread, strict=True))
+    edge = [(x, y + half) for (x, y), half in around]
+    edge += [(x, y - half) for (x, y), half in reversed(around)]
     return "M" + "L".join(f"{frame.px(x)} {frame.py(y)}" for x, y in edge) + "Z"
 
 
@@ -214,7 +215,7 @@ def _end_values(series: Sequence[Series], frame: _Frame) -> list[dict[str, Any]]
     """The last value of each line, moved apart where they would overlap."""
     ends = []
     for line in series:
-        known = [(x, y) for x, y in line.points if y is not None and math.isfinite(y)]
+        known = [(x, y) for x, y in line.points if _known(y)]
         if known:
             x, y = known[-1]
             ends.append([frame.py(y) + 4, frame.px(x) + 9, y, line.style])

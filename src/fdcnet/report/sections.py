@@ -262,7 +262,6 @@ def _made(run: Run) -> dict[str, Any]:
         "facts": {name: value for name, value in plain.items() if value not in (None, "")},
         "settings": yaml.safe_dump(config, sort_keys=False, allow_unicode=True) if config else None,
         "tasks": [[readable(name) for name in names] for names in facts.get("tasks") or []],
-        "broken": data.get("broken") or [],
     }
 
 

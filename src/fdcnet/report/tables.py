@@ -27,7 +27,7 @@ METRICS = {
     "best_threshold": "Best threshold",
 }
 METRICS_OF = {name: metric for metric, name in METRICS.items()}
-BRIEF = ("top1_loc", "top5_loc", "gt_known", "top1_cls")  # fits a terminal
+BRIEF = ("top1_loc", "top5_loc", "gt_known", "top1_cls")  # what papers print; fits a terminal
 SUMMARIES = ("average", "last", "forgetting")
 SPLIT = ("top1_loc", "gt_known")  # also shown for old and new classes separately
 BELOW_JOINT = "below joint"
@@ -118,13 +118,13 @@ def brief_table(runs: Mapping[str, Results]) -> Table:
 def summary_table(runs: Mapping[str, Results]) -> Table:
     """One row per run: the averages that papers print, and the accuracy on old and new classes."""
     columns = [("Run", "")]
-    for metric in ("top1_loc", "top5_loc", "gt_known", "top1_cls"):
+    for metric in BRIEF:
         parts = ("average", "last", "old", "new", "forgetting") if metric in SPLIT else ("average", "last")
         columns += [(METRICS[metric], part) for part in parts]
     rows: list[tuple[Cell, ...]] = []
     for label, results in runs.items():
         row: list[Cell] = [label]
-        for metric in ("top1_loc", "top5_loc", "gt_known", "top1_cls"):
+        for metric in BRIEF:
             row += [measured(results.get("average"), metric), measured(results.get("last"), metric)]
             if metric in SPLIT:
                 row += [*old_and_new(results, metric), measured(results.get("forgetting"), metric)]
@@ -138,7 +138,7 @@ def comparison_table(runs: Mapping[str, Results]) -> Table:
     joint = whole[0] if 0 < len(whole) < len(runs) else {}  # with a single task, all runs would be joint training
     parts = {"top1_loc": ("average", "last", BELOW_JOINT, "forgetting"), "gt_known": ("average", "last", "forgetting")}
     columns = [("Method", "")]
-    for metric in ("top1_loc", "top5_loc", "gt_known", "top1_cls"):
+    for metric in BRIEF:
         columns += [(METRICS[metric], part) for part in parts.get(metric, ("average", "last"))]
     rows: list[tuple[Cell, ...]] = []
     for label, results in runs.items():
@@ -215,23 +215,23 @@ def to_html(table: Table, caption: str = "", digits: int = 2) -> Markup:
     return render("table.html", table=table, caption=caption, digits=digits)
 
 
-def to_rich(table: Table, title: str | None = None, digits: int = 1) -> rich.table.Table:
+def to_rich(table: Table) -> rich.table.Table:
     from rich.text import Text  # rich reads a class name in square brackets as a style unless it is a Text
 
-    drawn = rich.table.Table(title=title)
+    drawn = rich.table.Table()
     for i, name in enumerate(table.header):
         drawn.add_column(Text("\n".join(name.split())), justify="right" if i else "left", overflow="fold")
     for row in table.rows:
-        drawn.add_row(*(Text(show(cell, digits)) for cell in row))
+        drawn.add_row(*(Text(show(cell)) for cell in row))
     return drawn
 
 
-def to_markdown(table: Table, digits: int = 2) -> str:
+def to_markdown(table: Table) -> str:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(re.sub(r"([\\|])", r"\\\1", " ".join(cell.split())) for cell in cells) + " |"
 
     rule = "|" + "|".join(["---", *["---:"] * (len(table.header) - 1)]) + "|"
-    rows = [line([show(cell, digits) for cell in row]) for row in table.rows]
+    rows = [line([show(cell, digits=2) for cell in row]) for row in table.rows]
     return "\n".join([line(table.header), rule, *rows]) + "\n"
 
 

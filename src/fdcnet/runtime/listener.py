@@ -43,3 +43,37 @@ class Listener:
 
     def task_ended(self, task: Task, summary: dict[str, Any]) -> None:
         """`summary`: the task's metrics under the first protocol."""
+
+
+class ForwardingListener(Listener):
+    """Passes all events on to `inner`. Override the ones that need more."""
+
+    def __init__(self, inner: Listener) -> None:
+        self.inner = inner
+
+    def note(self, text: str) -> None:
+        self.inner.note(text)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        self.inner.progress(what, done, total)
+
+    def task_started(self, task: Task, num_tasks: int) -> None:
+        self.inner.task_started(task, num_tasks)
+
+    def phase_started(self, name: str, first_epoch: int, epochs: int, num_images: int) -> None:
+        self.inner.phase_started(name, first_epoch, epochs, num_images)
+
+    def step(self, num_images: int) -> None:
+        self.inner.step(num_images)
+
+    def epoch_ended(self, epoch: Epoch) -> None:
+        self.inner.epoch_ended(epoch)
+
+    def phase_ended(self) -> None:
+        self.inner.phase_ended()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def task_ended(self, task: Task, summary: dict[str, Any]) -> None:
+        self.inner.task_ended(task, summary)

@@ -5,10 +5,10 @@ from typing import Any
 
 from fdcnet.data.records import Task
 from fdcnet.errors import UserError
-from fdcnet.runtime.listener import Epoch, Listener
+from fdcnet.runtime.listener import Epoch, ForwardingListener, Listener
 
 
-class TensorBoard(Listener):
+class TensorBoard(ForwardingListener):
     """Writes every epoch and the metrics after every task, and passes all events on to `inner`."""
 
     def __init__(self, folder: Path, inner: Listener | None = None) -> None:
@@ -17,46 +17,31 @@ class TensorBoard(Listener):
         except ImportError as error:
             problem = "Logging for TensorBoard needs the package tensorboard."
             raise UserError(problem, "Install it: pip install 'fdcnet[tensorboard]'") from error
-        self.inner = inner or Listener()
+        super().__init__(inner or Listener())
         self._open = lambda: SummaryWriter(str(folder))
         self._writer: Any = None  # opened when there is something to write: a run folder must be empty at first
         self._phase, self._epochs = "", 0
 
     def phase_started(self, name: str, first_epoch: int, epochs: int, num_images: int) -> None:
         self._phase = name
-        self.inner.phase_started(name, first_epoch, epochs, num_images)
+        super().phase_started(name, first_epoch, epochs, num_images)
 
     def epoch_ended(self, epoch: Epoch) -> None:
         self._epochs += 1
         values = {f"loss/{self._phase}/{name}": value for name, value in epoch.losses.items()}
         values |= {f"lr/{self._phase}": epoch.lr, "photos_per_second": epoch.images_per_second}
         self._write(values, self._epochs)
-        self.inner.epoch_ended(epoch)
+        super().epoch_ended(epoch)
 
     def task_ended(self, task: Task, summary: dict[str, Any]) -> None:
         numbers = {key: value for key, value in summary.items() if isinstance(value, float)}
         self._write({f"task/{key}": value for key, value in numbers.items()}, task.number)
-        self.inner.task_ended(task, summary)
+        super().task_ended(task, summary)
 
     def close(self) -> None:
         if self._writer:
             self._writer.close()
-        self.inner.close()
-
-    def note(self, text: str) -> None:
-        self.inner.note(text)
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        self.inner.progress(what, done, total)
-
-    def task_started(self, task: Task, num_tasks: int) -> None:
-        self.inner.task_started(task, num_tasks)
-
-    def step(self, num_images: int) -> None:
-        self.inner.step(num_images)
-
-    def phase_ended(self) -> None:
-        self.inner.phase_ended()
+        super().close()
 
     def _write(self, values: dict[str, float], step: int) -> None:
         self._writer = self._writer or self._open()

@@ -37,8 +37,10 @@ def read_memory(bundle: Path, description: dict[str, Any], memory: ExemplarMemor
     entries, images = _read(bundle, MEMORY, description, size)
     if not all(type(entry["label"]) is int and 0 <= entry["label"] < num_classes for entry in entries):
         raise ValueError("a photo has an unknown class")
-    for label in dict.fromkeys(entry["label"] for entry in entries):
-        own = [i for i, entry in enumerate(entries) if entry["label"] == label]
+    rows_of: dict[int, list[int]] = {}
+    for row, entry in enumerate(entries):
+        rows_of.setdefault(entry["label"], []).append(row)
+    for label, own in rows_of.items():
         memory.add(label, torch.from_numpy(np.stack([images[i] for i in own])), [entries[i]["name"] for i in own])
 
 

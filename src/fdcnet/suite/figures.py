@@ -37,7 +37,7 @@ CAPTIONS = {
 def write_figures(suite: Suite, runs: Mapping[str, list[Measured]], results: Path, run_dirs: Path | None) -> None:
     folder = results / suite.name / "figures"
     for table in suite.tables:
-        for kind, chart in charts(table, runs[table.name]):
+        for kind, chart in charts(runs[table.name]):
             write_bytes(folder / f"{table.name}-{kind}.svg", standalone(chart).encode())
         if run_dirs and (picture := photos(runs[table.name], run_dirs)):
             write_bytes(folder / f"{table.name}-photos.jpg", picture)
@@ -50,7 +50,7 @@ def links(suite: Suite, table: TableSpec, results: Path, prefix: str = "") -> It
             yield f"![{caption}]({prefix}figures/{file.name})\n\n*{caption}*\n"
 
 
-def charts(table: TableSpec, runs: Sequence[Measured]) -> Iterator[tuple[str, Markup]]:
+def charts(runs: Sequence[Measured]) -> Iterator[tuple[str, Markup]]:
     """Those that have something to show, under the first protocol."""
     if not runs:
         return
@@ -176,8 +176,12 @@ def _number(value: float | None) -> float:
 def _series(label: str, style: int, xs: Sequence[int], repeats: Sequence[Sequence[float]]) -> Series:
     """The mean of the repeats, with their standard deviation as a band."""
     columns = list(zip(*repeats, strict=True))
-    spread = [stdev(values) for values in columns] if len(repeats) > 1 else ()
+    spread = [_deviation(values) for values in columns] if len(repeats) > 1 else ()
     return Series(label, [(float(x), mean(values)) for x, values in zip(xs, columns, strict=True)], style, spread)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return MISSING if any(value != value for value in values) else stdev(values)  # stdev() raises for NaN
 
 
 def _over_classes(series: Sequence[Series], title: str, unit: str) -> Markup:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Literal
 
 from fdcnet.errors import UserError
@@ -22,9 +21,11 @@ from fdcnet.store.record import RunRecord
 from fdcnet.suite.export import differences, export_run, exported_config, is_exported
 from fdcnet.suite.mps import shared_gpu
 from fdcnet.suite.plan import PlannedRun, Suite
+from fdcnet.training.stop import handling, raise_stop
 
 State = Literal["waiting", "running", "done", "failed", "stopped"]
 POLL_SECONDS = 0.5
+ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has no SIGHUP
 
 
 @dataclass
@@ -120,7 +121,11 @@ class Runner:
     def _start(self, job: Job, variables: Mapping[str, str]) -> None:
         with job.log.open("ab") as log:
             command = [sys.executable, "-m", "fdcnet", *self.command(job)]
-            job.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | variables)
+            # A session of its own: Ctrl-C reaches the suite alone, which then stops its runs. A run that gets both
+            # signals stops at once, without a checkpoint.
+            job.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=os.environ | variables, start_new_session=True
+            )
         job.started, job.attempts = time.monotonic(), job.attempts + 1
         self._set(job, "running")
 
@@ -160,20 +165,15 @@ def _is_finished(folder: Path) -> bool:
 @contextlib.contextmanager
 def _stopping(jobs: Sequence[Job]) -> Iterator[None]:
     """Stop all processes at the end, also when this one is asked to end. Runs continue from their last checkpoint."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        running = [job for job in jobs if job.process]
-        for job in running:
-            assert job.process
-            job.process.terminate()
-        for job in running:
-            assert job.process
-            job.process.wait()
-            job.process, job.state = None, "stopped"
-        signal.signal(signal.SIGTERM, before)
+    with handling(raise_stop, *ENDING):
+        try:
+            yield
+        finally:
+            running = [job for job in jobs if job.process]
+            for job in running:
+                assert job.process
+                job.process.terminate()
+            for job in running:
+                assert job.process
+                job.process.wait()
+                job.process, job.state = None, "stopped"

@@ -20,13 +20,13 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def results_table(rows: Sequence[Row], metrics: Sequence[str] = SHOWN, digits: int = 2) -> str:
+def results_table(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
     """Average over the tasks / after the last task, in percent; joint training has one number."""
     header = ["", "runs", *(METRICS[metric] for metric in metrics), f"{METRICS[CLAIMED]} forgotten", "commit"]
     lines = []
     for row in rows:
         forgotten = row.value("forgetting", CLAIMED)
-        cells = [average_and_last(row, metric, digits) for metric in metrics]
+        cells = [average_and_last(row, metric) for metric in metrics]
         lines.append([row.label, row.repeats, *cells, show(forgotten), ", ".join(f"`{name}`" for name in row.commits)])
     return markdown(header, lines)
 
@@ -83,10 +83,10 @@ def compare(first: Row, second: Row, metric: str = CLAIMED) -> Comparison | None
 
 def _by_task(one: PhotoOutcomes, other: PhotoOutcomes, totals: Sequence[int]) -> list[float]:
     """Differences on the classes of the first task, of those between, and of the last. NaN for an empty group."""
-    per_class = class_means(one.right.astype(float) - other.right, one.label)
+    difference, label = one.right.astype(float) - other.right, one.label
     bounds = [0, totals[0], *totals[-2:]] if len(totals) > 1 else [0, *totals, *totals, *totals]
-    parts = [per_class[start:end] for start, end in itertools.pairwise(bounds)]
-    return [float(part.mean()) if len(part) else float("nan") for part in parts]
+    parts = [(start <= label) & (label < end) for start, end in itertools.pairwise(bounds)]
+    return [float(class_means(difference[own], label[own]).mean()) if own.any() else float("nan") for own in parts]
 
 
 def comparisons(rows: Sequence[Row], recipe: str) -> list[Comparison]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from fdcnet.teaching.label_corrections import Correction, apply_correction, read
 from fdcnet.teaching.label_files import (
     FORMATS,
     MODEL,
-    Record,
+    LabelRecord,
     check_output,
     read_record,
     refuse_edited,
@@ -74,9 +74,8 @@ def label(
     `corrections` is a file of corrected boxes; corrected photos are kept as they are from then on. `learn_boxes` also
     trains the localizer on all boxes that were checked so far; the result is kept in `out` as a new version of its
     model, and a `model` that was named does not change. `others` is a folder of photos without the object, needed to
-    learn a single class. Formats that need the photos get links to them, or
-    copies with `copy_photos`. `learn_options` are passed to `fdcnet.learn`. `progress`: show bars in a terminal or
-    notebook, unless a `listener` is given.
+    learn a single class. Formats that need the photos get links to them, or copies with `copy_photos`. `learn_options`
+    are passed to `fdcnet.learn`. `progress`: show bars in a terminal or notebook, unless a `listener` is given.
     """
     started = time.monotonic()
     out, listener = Path(out), listener or default_listener(progress)
@@ -98,7 +97,7 @@ def label(
     if missing:
         _check_lesson(known, missing, path, others)
 
-    with _writing(out):
+    with closing(listener), _writing(out):
         if missing:
             dataset = known.to_learn_from(missing, Path(others) if others else None)
             options: dict[str, Any] = {"holdout": 0, "device": device, "cache_dir": cache_dir, "listener": listener}
@@ -169,7 +168,7 @@ def _check_lesson(known: KnownPhotos, missing: Sequence[str], model: Path, other
 
 
 def _checked_photos(
-    photos: Sequence[KnownPhoto], record: Record, corrected: Mapping[str, Correction]
+    photos: Sequence[KnownPhoto], record: LabelRecord, corrected: Mapping[str, Correction]
 ) -> dict[str, LabelledPhoto]:
     """Photos whose boxes a person checked, now or earlier, by name. They do not depend on the model."""
     found = _recorded_photos(photos, record)
@@ -196,11 +195,11 @@ def _box(
     return [boxed[photo.name] for photo in photos if photo.name in boxed], skipped
 
 
-def _recorded_photos(photos: Sequence[KnownPhoto], record: Record) -> dict[str, LabelledPhoto]:
+def _recorded_photos(photos: Sequence[KnownPhoto], record: LabelRecord) -> dict[str, LabelledPhoto]:
     return {photo.name: found for photo in photos if (found := _recorded(photo, record)) is not None}
 
 
-def _recorded(photo: KnownPhoto, record: Record) -> LabelledPhoto | None:
+def _recorded(photo: KnownPhoto, record: LabelRecord) -> LabelledPhoto | None:
     """What an earlier run found, unless the photo or its labels have changed since."""
     if photo.name not in record.photos:
         return None

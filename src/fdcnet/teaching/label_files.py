@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fdcnet.errors import UserError
-from fdcnet.files import creating, is_temporary, write_bytes
+from fdcnet.files import LOCK, creating, is_temporary, write_bytes
 from fdcnet.inference.annotation import Annotation
 from fdcnet.inference.writers.base import FileWriter, Writer
 from fdcnet.inference.writers.coco import CocoWriter
@@ -23,7 +23,6 @@ from fdcnet.teaching.label_boxes import LabelledPhoto
 
 RECORD = "labels.json"
 MODEL = "model"  # folder of the model that was learned from the photos
-LOCK = "lock"
 SCHEMA = 1
 ANNOTATION_SUFFIXES = (".csv", ".json", ".txt", ".xml")
 
@@ -65,7 +64,7 @@ FORMATS: Mapping[str, LabelFormat] = {
 
 
 @dataclass(frozen=True)
-class Record:
+class LabelRecord:
     """What an earlier run wrote."""
 
     model: str  # checksum of the model that made the boxes
@@ -86,23 +85,26 @@ def check_output(out: Path, photos: Path) -> None:
             raise UserError(problem, "Name a new or empty folder, or one that 'fdcnet label' wrote.")
 
 
-def read_record(out: Path) -> Record:
+def read_record(out: Path) -> LabelRecord:
     file = out / RECORD
     if not file.is_file():
-        return Record("", {}, {})
+        return LabelRecord("", {}, {})
     try:
         content = json.loads(file.read_bytes())
         if content["schema"] != SCHEMA:
             raise UserError(f"{file} was written by another version of fdcnet.", "Name another output folder.")
         photos = {entry["name"]: _read_entry(entry) for entry in content["photos"]}
-        return Record(str(content["model"]), photos, dict(content["checksums"]))
+        checksums = dict(content["checksums"])
+        if unknown := checksums.keys() - FORMATS.keys():
+            raise ValueError(f"unknown formats {unknown}")
+        return LabelRecord(str(content["model"]), photos, checksums)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{file} is damaged.", "Restore it, or name another output folder.") from error
 
 
-def refuse_edited(out: Path, record: Record, corrections: Path | None) -> None:
+def refuse_edited(out: Path, record: LabelRecord, corrections: Path | None) -> None:
     """Annotation files that were edited after they were written are not overwritten, unless they are read now."""
     for name, checksum in record.checksums.items():
         target = out / FORMATS[name].target

@@ -27,7 +27,6 @@ from fdcnet.training.seeding import seed_of
 STEPS, BATCH_SIZE, RATE = 60, 16, 1e-3  # ours: results/tuning.md
 STEEPNESS = 10.0  # of the soft threshold. A step function would have no gradient
 
-
 Example = tuple[LabelledPhoto, Annotation]
 
 
@@ -69,7 +68,8 @@ def train_localizer(state: State, runtime: Runtime, examples: Sequence[Example])
     pixels = torch.stack([torch.from_numpy(decode(photo.path, config.data.size)) for photo, _ in examples])
     seed_key = (seed_of(config.seed, "boxes"),)
     two_views = replace(state, config=replace(config, train=replace(config.train, views=2)))
-    shown = shared_views(two_views, runtime, network.backbone, pixels, labels, torch.zeros(len(labels)), seed_key)
+    no_exemplars = torch.zeros(len(labels), dtype=torch.bool)
+    shown = shared_views(two_views, runtime, network.backbone, pixels, labels, no_exemplars, seed_key)
     side = shown.features.shape[2]
     targets = torch.stack([box_mask(a.box_xyxy, photo.image_size, side) for photo, a in examples]).to(runtime.device)
     protocol = predict_protocol(config.protocols)

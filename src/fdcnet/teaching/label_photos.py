@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from fdcnet.data.records import Dataset, Record
@@ -42,7 +43,15 @@ class KnownPhotos:
 
     def photos_of(self, name: str) -> list[KnownPhoto]:
         """Those that have this label only."""
-        return [photo for photo in self.photos if photo.class_names == (name,)]
+        return self._by_only_label.get(name, [])
+
+    @cached_property
+    def _by_only_label(self) -> dict[str, list[KnownPhoto]]:
+        found: dict[str, list[KnownPhoto]] = {}
+        for photo in self.photos:
+            if len(photo.class_names) == 1:
+                found.setdefault(photo.class_names[0], []).append(photo)
+        return found
 
 
 def read_known_photos(source: str | Path) -> KnownPhotos:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import yaml
-
 from fdcnet.data.records import BoxXYXY
+from fdcnet.data.sources.tables import text_lines
 from fdcnet.errors import UserError
+from fdcnet.files import parse_yaml
 from fdcnet.inference.annotation import Polygon
 
 FORMS = "Give COCO JSON, a Label Studio export (JSON), or a YOLO folder with labels/ and data.yaml."
@@ -125,13 +125,16 @@ def _read_yolo(folder: Path) -> Iterator[Entry]:
 def _yolo_names(folder: Path, labels: Path) -> dict[int, str]:
     for file in (folder / "data.yaml", folder.parent / "data.yaml"):
         if file.is_file():
-            content = yaml.safe_load(file.read_text(encoding="utf-8"))
-            names = content.get("names") if isinstance(content, dict) else None
-            if isinstance(names, (list, dict)):
-                pairs = enumerate(names) if isinstance(names, list) else names.items()
-                return {int(label): str(name) for label, name in pairs}
+            try:
+                content = parse_yaml(file.read_text(encoding="utf-8"))
+                names = content.get("names") if isinstance(content, dict) else None
+                if isinstance(names, (list, dict)):
+                    pairs = enumerate(names) if isinstance(names, list) else names.items()
+                    return {int(label): str(name) for label, name in pairs}
+            except (ValueError, TypeError) as error:
+                raise UserError(f"{file} cannot be read: {error}", "Correct the file, or export it again.") from error
     if (labels / "classes.txt").is_file():
-        return dict(enumerate((labels / "classes.txt").read_text(encoding="utf-8").splitlines()))
+        return {label: name for label, name in enumerate(text_lines(labels / "classes.txt")) if name}
     raise UserError(f"{folder} does not name the classes of its labels.", "Add data.yaml or labels/classes.txt.")
 
 

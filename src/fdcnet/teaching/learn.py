@@ -243,14 +243,14 @@ def _teach(
 ) -> dict[str, Accuracy | None]:
     """Evaluate, learn, evaluate again; -> accuracies by their names in `LearnReport`"""
     task, new, more, light = lesson.task, lesson.new, lesson.more, state.config.train.views > 0
-    old_test, new_test = _joined(state.held_out, lesson.more_test), lesson.new_test
+    old_test, new_test, more_classes = _joined(state.held_out, lesson.more_test), lesson.new_test, lesson.more_classes
     old_before = accuracy_of(state, runtime, old_test)
 
     for line in defaults.describe(state, runtime, task, len(more), len(old_test) + len(new_test), trains):
         runtime.listener.note(line)
     for label, name in enumerate(state.classes):
-        if len(own := more.of_classes([name])):
-            add_exemplars(state, runtime, label, own)
+        if name in more_classes:
+            add_exemplars(state, runtime, label, more.of_classes([name]))
     if light and (not state.classes or state.discriminant is not None):
         _learn_light(state, lesson, runtime, journal, trains)
     else:

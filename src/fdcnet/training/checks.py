@@ -6,7 +6,7 @@ from fdcnet.config import Config, protocol_names
 from fdcnet.data.records import Task
 from fdcnet.errors import UserError
 from fdcnet.memory import ExemplarMemory
-from fdcnet.methods import all_methods, find_method
+from fdcnet.methods import METHODS, find_method
 from fdcnet.methods.base import Method
 from fdcnet.models.backbones import find_backbone
 
@@ -32,7 +32,7 @@ def refuse_settings(config: Config) -> None:
     """Refuse settings that contradict each other."""
     data = config.data
     if config.train.views and not find_method(config.method).light:
-        able = ", ".join(name for name, method in all_methods().items() if method.light)
+        able = ", ".join(name for name, method in METHODS.items() if method.light)
         raise UserError(
             f"{config.method} cannot train with a frozen backbone.", f"Set train.views=0 (or --full), or use: {able}."
         )

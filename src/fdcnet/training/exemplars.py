@@ -11,7 +11,7 @@ from fdcnet.data.cache import PixelCache
 from fdcnet.data.pixels import Pixels, chunks
 from fdcnet.data.records import Task
 from fdcnet.errors import count
-from fdcnet.evaluation.evaluator import CENTRE, View, show
+from fdcnet.evaluation.evaluator import CENTRE, show
 from fdcnet.memory import herd, rank_by_distance
 from fdcnet.methods.base import State
 from fdcnet.runtime.distributed import joined_shares, own_share
@@ -57,13 +57,13 @@ def labels_of(photos: PixelCache, task: Task) -> Tensor:
 
 
 @torch.inference_mode()
-def pooled_features(state: State, runtime: Runtime, pixels: Pixels, layer: Layer, view: View = CENTRE) -> Tensor:
-    """Mean features of one view of each photo; of the class as the score layer reads them: (N, C)"""
+def pooled_features(state: State, runtime: Runtime, pixels: Pixels, layer: Layer) -> Tensor:
+    """Mean features of the center crop of each photo; those of the class as the score layer reads them: (N, C)"""
     if not len(pixels):
         return torch.empty((0, 0))
     network, pooled = state.network.eval(), []
     for chunk in chunks(pixels, state.config.train.batch_size, own_share(len(pixels))):
-        images = show(chunk, view, state.config.data.crop).to(runtime.device)
+        images = show(chunk, CENTRE, state.config.data.crop).to(runtime.device)
         with runtime.autocast:
             features = network.backbone(normalise(images, network.lineage.mean, network.lineage.std))
             if layer != "shared":

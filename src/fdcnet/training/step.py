@@ -129,7 +129,7 @@ class RecordedStep(Step):
     def __call__(self, phase: Phase, batch: Batch, progress: float) -> Values:
         kind = (phase.name, batch.images.shape, batch.images.stride())
         if self.enabled and kind not in self.recordings and self.seen[kind] >= WARMUP_STEPS:
-            self._try_to_record(kind, phase, batch, progress)
+            self._try_to_record(kind, phase, batch)
         if kind not in self.recordings:
             self.seen[kind] += 1
             with own_kernels(self.enabled):  # the kernels of the recording, here compiled
@@ -150,7 +150,7 @@ class RecordedStep(Step):
         torch.cuda.current_stream().wait_stream(self.stream)
         return values
 
-    def _try_to_record(self, kind: tuple[object, ...], phase: Phase, batch: Batch, progress: float) -> None:
+    def _try_to_record(self, kind: tuple[object, ...], phase: Phase, batch: Batch) -> None:
         parts = (batch.images, batch.labels, batch.from_memory)
         images, labels, from_memory = (torch.empty_like(part).copy_(part) for part in parts)
         static = Batch(images, labels, from_memory)

@@ -36,7 +36,7 @@ REPLACEABLE = (signal.SIG_DFL, signal.default_int_handler, raise_stop)
 @contextlib.contextmanager
 def terminating_like_ctrl_c() -> Iterator[None]:
     """Inside, SIGTERM raises `Terminated`, so that files are closed and locks released."""
-    with _handling(raise_stop, signal.SIGTERM):
+    with handling(raise_stop, signal.SIGTERM):
         yield
 
 
@@ -52,13 +52,13 @@ def deferred_signals() -> Iterator[StopRequest]:
         with contextlib.suppress(OSError):
             os.write(2, NOTICE)  # the streams of Python must not be used in a handler
 
-    with _handling(handle, signal.SIGINT, signal.SIGTERM):
+    with handling(handle, signal.SIGINT, signal.SIGTERM):
         yield request
     request.obey()  # it may have arrived after the last step
 
 
 @contextlib.contextmanager
-def _handling(handle: "signal._HANDLER", *numbers: signal.Signals) -> Iterator[None]:
+def handling(handle: "signal._HANDLER", *numbers: signal.Signals) -> Iterator[None]:
     """Replace the default handlers of these signals. Those of other programs stay, and so do ignored signals."""
     before = {number: signal.getsignal(number) for number in numbers}
     in_main = threading.current_thread() is threading.main_thread()  # elsewhere Python does not allow it

@@ -22,8 +22,8 @@ from fdcnet.report.page import POLICY, render
 from fdcnet.report.runs import load
 from fdcnet.runtime.device import find_device
 from fdcnet.store.versions import rollback
+from fdcnet.teaching import KEEP
 from fdcnet.teaching.holdout import FEWEST_PHOTOS
-from fdcnet.teaching.learn import KEEP
 from fdcnet.web import schemas
 from fdcnet.web.api_page import add_api_page
 from fdcnet.web.guard import MAX_BODIES, Guard, Refused, refusal

@@ -10,7 +10,6 @@ from fdcnet.runtime.listener import Listener
 from fdcnet.teaching.cancel import CancellableListener, Cancelled
 from fdcnet.teaching.label_learning import Example, learn_from_boxes
 from fdcnet.web.model import ServedModel
-from fdcnet.web.runner import FAILURES
 
 log = logging.getLogger(__name__)
 TRAINING_SHARE = 0.5  # of the progress bar; then the other boxes are drawn again
@@ -40,7 +39,7 @@ class BoxLesson(Listener):
             pass
         except UserError as error:
             self._outcome |= {"problem": error.problem, "remedy": error.remedy}
-        except FAILURES as error:
+        except Exception as error:  # nobody else sees what this thread raises
             log.exception("Learning from boxes failed")
             self._outcome |= {"problem": f"Learning from boxes failed: {str(error)[:300]}", "remedy": "Try again."}
 

@@ -1,6 +1,7 @@
 """The classes of a model: photo counts and thumbnails from its memory, accuracy from its history."""
 
 import io
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,12 @@ class KeptPhotos:
 
 def read_kept_photos(bundle: Path) -> dict[str, KeptPhotos]:
     state = load_bundle(bundle)
-    held_out = [record.label for record in state.held_out.records] if state.held_out else []
+    num_held_out = Counter(record.label for record in state.held_out.records) if state.held_out else Counter[str]()
     return {
         name: KeptPhotos(
             tuple(_thumbnail(photo) for photo in state.memory.pixels.get(label, ())[:NUM_THUMBNAILS]),
             len(state.memory.pixels.get(label, ())),
-            held_out.count(name),
+            num_held_out[name],
         )
         for label, name in enumerate(state.classes)
     }

@@ -30,7 +30,7 @@ from fdcnet.teaching.label_shapes import Shape
 from fdcnet.web.box_lesson import BoxLesson
 from fdcnet.web.guard import Refused
 from fdcnet.web.model import ServedModel, ServedModels
-from fdcnet.web.runner import FAILURES, LessonRunner
+from fdcnet.web.runner import LessonRunner
 from fdcnet.web.uploads import Upload
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class LabelSet:
             photos = list(self._boxed(localizer, known_photos(self.upload)))
             self.photos = [CheckedPhoto(photo, photo) for photo in sorted(photos, key=lambda photo: photo.confidence)]
             self.state = "ready"
-        except (UserError, *FAILURES) as error:
+        except Exception as error:  # nobody else sees what this thread raises
             log.exception("The photos could not be boxed")
             self._outcome = {"problem": f"The photos could not be boxed: {str(error)[:300]}", "remedy": "Try again."}
             self.state = "failed"

@@ -1,7 +1,6 @@
 """Label Studio's machine learning backend: boxes for its tasks, and lessons from its annotations."""
 
 import base64
-import binascii
 import http.client
 import json
 import os
@@ -134,10 +133,10 @@ def add_labelstudio_routes(app: FastAPI, models: ServedModels, runner: LessonRun
         if runner.busy or not (asked or len(annotations.tasks) >= BATCH_SIZE):
             return {"status": "waiting", "collected": len(annotations.tasks), "learning": runner.busy}
         known = models.own.localizer().classes if models.own.exists else []
-        taken = annotations.take_lesson(known)
-        if not taken:
-            return {"status": "waiting", "collected": len(annotations.tasks), "learning": False}
-        with runner.reserved():
+        with runner.reserved():  # before annotations are taken: it may refuse
+            taken = annotations.take_lesson(known)
+            if not taken:
+                return {"status": "waiting", "collected": len(annotations.tasks), "learning": False}
             upload = Upload(runner.workspace.new_folder("upload"))
             try:
                 _fill(upload, taken, connection)
@@ -234,7 +233,7 @@ def _version(models: ServedModels) -> str:
 def _decode_data_uri(address: str) -> bytes:
     try:
         return base64.b64decode(address.partition("base64,")[2], validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # also of letters that are not ASCII
         raise Refused(400, "A task holds a damaged data URI.", "Import the photo again.") from error
 
 

@@ -4,7 +4,6 @@ import threading
 import time
 from typing import Any
 
-from fdcnet.data.records import Task
 from fdcnet.report.text import LOSSES
 from fdcnet.runtime.listener import Epoch, Listener
 from fdcnet.web.compare import ComparedPhoto
@@ -65,10 +64,6 @@ class Lesson(Listener):
     def progress(self, what: str, done: int, total: int) -> None:
         with self._lock:
             self._progress.update(what, done, total)
-
-    def task_started(self, task: Task, num_tasks: int) -> None:
-        with self._lock:
-            self._progress.enter(LEARNING)
 
     def phase_started(self, name: str, first_epoch: int, epochs: int, num_images: int) -> None:
         with self._lock:

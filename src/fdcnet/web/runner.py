@@ -15,8 +15,9 @@ from safetensors import SafetensorError
 from fdcnet.errors import UserError
 from fdcnet.runtime.machine import lower_priority
 from fdcnet.store.versions import can_go_back
+from fdcnet.teaching import KEEP
 from fdcnet.teaching.checks import refuse_few_photos
-from fdcnet.teaching.learn import KEEP, Cancelled, LearnReport, learn
+from fdcnet.teaching.learn import Cancelled, LearnReport, learn
 from fdcnet.teaching.refine import can_refine, refine
 from fdcnet.web.compare import compare
 from fdcnet.web.example import SETTINGS, make_example
@@ -49,15 +50,16 @@ class LessonRunner:
 
     def refuse_if_busy(self) -> None:
         if self.busy or self._reserved.locked():
-            raise Refused(409, "A lesson is already running.", "Wait until it is done, or cancel it.")
+            raise _already_running()
 
     @contextlib.contextmanager
     def reserved(self) -> Iterator[None]:
         """For one upload at a time. Start the lesson inside."""
-        self.refuse_if_busy()
         if not self._reserved.acquire(blocking=False):
-            self.refuse_if_busy()
+            raise _already_running()
         try:
+            if self.busy:
+                raise _already_running()
             yield
         finally:
             self._reserved.release()
@@ -111,6 +113,8 @@ class LessonRunner:
         except FAILURES as error:
             log.exception("The lesson failed")
             outcome = {"problem": f"The lesson failed: {str(error)[:300]}", "remedy": "The model is unchanged."}
+        except Exception:  # nobody else sees what this thread raises
+            log.exception("The lesson failed")
         finally:
             upload.delete()
             self.workspace.forget_lesson()
@@ -133,6 +137,10 @@ class LessonRunner:
             self.lesson.cancel.set()
         self._pool.shutdown()
         self.workspace.close()
+
+
+def _already_running() -> Refused:
+    return Refused(409, "A lesson is already running.", "Wait until it is done, or cancel it.")
 
 
 def _lesson(upload: Upload, **options: Any) -> Teach:
