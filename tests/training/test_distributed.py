@@ -21,12 +21,20 @@ SETTINGS = (
     "protocols=[{map: class, crops: 2}, {map: topk-mean}]",
 )
 SCRIPT = """
+import atexit
+import os
 import sys
 from pathlib import Path
 from fdcnet import config
 from fdcnet.data.sources import read
 from fdcnet.methods import find_method
 from fdcnet.training.run import train
+
+@atexit.register  # so it runs after the atexit function of fdcnet, which closes the connections
+def refuse_threads_left_by_torchrun():
+    if "LOCAL_RANK" in os.environ and sys.platform == "linux" and len(os.listdir("/proc/self/task")) > 1:
+        print("threads are left", file=sys.stderr, flush=True)
+        os._exit(1)  # a thread that wants Python's lock now would abort the process
 
 photos, out, *methods = sys.argv[1:]
 settings = Path(out, "settings.txt").read_text().splitlines()

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # imported after joining, its default arguments would keep the connection open
 from torch import Tensor
 
 from fdcnet.errors import UserError, count
