@@ -1,8 +1,8 @@
 """How good the boxes of `fdcnet label` are, whether its confidence finds the wrong ones, and what checked boxes teach.
 
-    python benchmarks/label.py --cub CUB_200_2011 --pets oxford_pets --json results/label.json
+    python benchmarks/label.py --cub CUB_200_2011 --pets oxford_pets --imagenet ILSVRC --json results/label.json
 
-Labels are used for learning. True boxes measure, and five of each class play the part of a person's corrections.
+No setting was chosen on ImageNet's photos. Labels are used for learning. True boxes measure, and five of each class play the part of a person's corrections.
 `--work DIR` keeps what was learned and boxed. `--skip N` leaves out the first N classes. Rows of other names are kept.
 """
 
@@ -34,6 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cub", type=Path)
     parser.add_argument("--pets", type=Path)
+    parser.add_argument("--imagenet", type=Path)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "fdcnet-label")
     parser.add_argument("--cache", type=Path)
@@ -45,12 +46,15 @@ def main() -> None:
 
 
 def measured_rows(options: argparse.Namespace) -> Iterator[Row]:
-    sets = {"cub": (options.cub, 20, 30), "pets": (options.pets, 10, None)}
+    sets = {"cub": (options.cub, 20, 30), "pets": (options.pets, 10, None), "imagenet": (options.imagenet, 20, None)}
     for name, (source, num_classes, per_class) in sets.items():
         if source is not None:
             dataset = without_first(fdcnet.read_dataset(source), options.skip).first(num_classes)
             title = f"{name}, classes {options.skip + 1} to {options.skip + len(dataset.classes)}"
             folder, records = options.work / title, first_photos(dataset.train, per_class)
+            if name == "imagenet":  # only its validation photos have boxes
+                yield {"name": title} | measure([*records, *dataset.test], folder, None, options.cache)
+                continue
             yield {"name": title} | measure(records, folder, None, options.cache)
             model, test = folder / "out" / "model", options.work / f"{title}, test"
             yield {"name": f"{title}, test photos"} | measure(dataset.test, test, model, options.cache)
