@@ -1,6 +1,7 @@
 """Where tests find the shared data and weights (a skip says why when they are absent), and a run of seconds."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,15 @@ from fdcnet.data.records import Dataset
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.methods import find_method
 from fdcnet.training.run import train
+
+
+def pytest_configure() -> None:
+    """Background jobs start with SIGINT ignored, and nohup ignores SIGHUP. The tests of signals need the defaults."""
+    for name, handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
+
 
 settings.register_profile("fdcnet", deadline=None)  # how long a case takes says nothing on a busy machine
 settings.load_profile("fdcnet")
