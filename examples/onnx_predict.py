@@ -1,5 +1,6 @@
 """Classify and localize without PyTorch: python onnx_predict.py model.onnx photo.jpg"""
 
+import importlib.util
 import json
 import sys
 
@@ -19,6 +20,8 @@ try:
 except Exception:  # onnxruntime has one class for each kind of damage
     sys.exit(f"{model_path} cannot be read, or 'fdcnet export MODEL --onnx FILE' did not write it.")
 
+if importlib.util.find_spec("pillow_heif"):  # optional, for HEIC
+    importlib.import_module("pillow_heif").register_heif_opener()
 try:
     photo = ImageOps.exif_transpose(Image.open(photo_path))
     if photo.mode.startswith("I"):  # 16-bit grey

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+import pillow_heif
 import pytest
 import torch
 from PIL import Image
@@ -84,6 +85,7 @@ KINDS: dict[str, Callable[[Image.Image, Path], None]] = {
     "16-bit png": lambda photo, path: Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 257).save(
         path, "PNG"
     ),
+    "heic": lambda photo, path: pillow_heif.from_pillow(photo).save(path, quality=95),
     "transparent png": lambda photo, path: half_transparent(photo).save(path, "PNG"),
     "palette gif": lambda photo, path: photo.quantize(64).save(path, "GIF"),
     "cmyk jpg": lambda photo, path: photo.convert("CMYK").save(path, "JPEG", quality=95),

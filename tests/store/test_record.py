@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from fdcnet.errors import UserError
@@ -183,6 +184,12 @@ def test_environment_names_device_and_versions() -> None:
     assert facts["device"] == "CPU (2 threads)"
     assert facts["versions"]["numpy"] == np.__version__
     assert {"python", "torch", "pillow"} <= set(facts["versions"])
+
+
+def test_environment_names_the_build_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata of torch from PyPI has 2.13.0 where torch.__version__ has 2.13.0+cu130."""
+    monkeypatch.setattr(torch, "__version__", "2.13.0+cu130")
+    assert environment("CPU")["versions"]["torch"] == "2.13.0+cu130"
 
 
 @pytest.fixture

@@ -151,7 +151,11 @@ def truncate_metrics(run_dir: Path, keep: Callable[[dict[str, Any]], bool]) -> N
 
 def environment(device: str) -> dict[str, Any]:
     """Device and package versions, for run.json."""
-    return {"device": device, "versions": {"python": platform.python_version(), **_package_versions()}}
+    import torch
+
+    # The metadata of torch often lacks the build, such as +cpu or +cu130.
+    packages = _package_versions() | {"torch": str(torch.__version__)}
+    return {"device": device, "versions": {"python": platform.python_version(), **packages}}
 
 
 def commit(folder: Path = SOURCE) -> str | None:
