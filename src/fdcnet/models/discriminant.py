@@ -33,7 +33,7 @@ class Solution:
 
     @cached_property
     def whitened_means(self) -> Tensor:
-        """(K, D), computed once: with 200 classes it takes 15 ms, every prediction needs it, and it is always the same."""
+        """(K, D), computed once, because each prediction needs it: it takes 15 ms with 200 classes."""
         return self.whitened(self.means)
 
 

@@ -40,10 +40,7 @@ def pooled_views(
         shown = torch.cat([show(chunk, view, crop) for view in views]).to(runtime.device)
         with runtime.inference():
             images = normalise(shown, network.lineage.mean, network.lineage.std)
-            if layer == "tail":
-                found = network.classifier.tail(network.backbone(images)).float().mean((2, 3))
-            else:
-                found = network(images, maps=False).pooled(layer)
+            found = network(images, maps=False, head=layer != "tail").pooled(layer)
         pooled.append(found.unflatten(0, (len(views), len(chunk))).transpose(0, 1).cpu())
         seen = min(len(pixels), (done + 1) * state.config.train.batch_size)
         runtime.listener.progress(stage, seen, len(pixels))
