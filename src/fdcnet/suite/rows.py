@@ -1,7 +1,7 @@
 """The rows of a table of results: runs that differ only in the seed or the class order, under one protocol."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean, stdev
@@ -163,11 +163,9 @@ def short_labels(names: Sequence[str]) -> list[str]:
 
 
 def view_of(results: Results) -> View:
-    protocol = results["protocol"]
-    classifier, topk, map_views = (
-        protocol.get(*key) for key in (("classifier", "head"), ("topk", 0), ("map_views", 1))
-    )
-    return View(protocol["map"], classifier, protocol["threshold"], topk, map_views)
+    old = {"classifier": "head", "topk": 0, "map_views": 1}  # results of earlier versions lack these keys
+    protocol = old | results["protocol"]
+    return View(**{field.name: protocol[field.name] for field in fields(View)})
 
 
 def _matches(results: Results, view: View, compensated: bool) -> bool:
