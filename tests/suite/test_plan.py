@@ -48,7 +48,7 @@ def test_the_command_gives_the_planned_settings(folder: Path) -> None:
     data, _, recipe, _, seed, *sets = run.arguments
     assert (data, recipe, seed) == ("elsewhere", "tiny-fdcnet.yaml", "0")
     assert set(sets[::2]) == {"--set"}
-    assert config.load(recipe, sets[1::2], seed=0, data__path=data) == run.config
+    assert config.load(recipe, sets[1::2], seed=0, data={"path": data}) == run.config
     assert run.config.train.step_epochs == 3
 
 

@@ -85,13 +85,9 @@ def train(
         method=method,
         seed=seed,
         device=device,
-        data__path=data,
-        data__base_classes=base,
-        data__step_classes=step,
-        model__backbone=backbone,
-        model__weights=weights,
-        train__base_epochs=epochs,
-        train__step_epochs=epochs,
+        data={"path": data, "base_classes": base, "step_classes": step},
+        model={"backbone": backbone, "weights": weights},
+        train={"base_epochs": epochs, "step_epochs": epochs},
     )
     if log not in (None, "tensorboard"):
         raise UserError(f"There is no log '{log}'.", "Use --log tensorboard.")

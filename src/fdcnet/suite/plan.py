@@ -139,7 +139,7 @@ def _runs(
             stem, variant = Path(recipe).stem, "-".join(f"{key.split('.')[-1]}{value}" for key, value in own.items())
             repeat = f"s{seed}" if order is None else f"o{order}-s{seed}"
             name = "-".join(filter(None, (stem, variant, repeat)))
-            config = settings.load(recipe, sets, seed=seed, data__path=data)
+            config = settings.load(recipe, sets, seed=seed, data={"path": data})
             yield PlannedRun(name, tuple(arguments), config, stem, variant)
 
 
