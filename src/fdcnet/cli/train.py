@@ -92,12 +92,16 @@ def train(
     if log not in (None, "tensorboard"):
         raise UserError(f"There is no log '{log}'.", "Use --log tensorboard.")
     dataset = open_dataset(config.data)
+    leads = int(os.environ.get("RANK", 0)) == 0  # of the processes that torchrun has started
+    for note in dataset.notes if leads else ():
+        console.print(note, markup=False)
     changes = settings.parse_overrides(set_)
     named = method or "method" in (settings.read_recipe(settings.find_recipe(recipe)) if recipe else {}) | changes
     chosen = config.method if named else None
     if light is None and recipe is None and chosen is None and light_is_better(config.model, len(dataset.train)):
         light = True
-        console.print(f"{len(dataset.train)} photos are few: the backbone is frozen. --full trains everything.")
+        if leads:
+            console.print(f"{len(dataset.train)} photos are few: the backbone is frozen. --full trains everything.")
     if light:
         own = light_run(chosen)
         if recipe is None and epochs is None:
@@ -105,9 +109,6 @@ def train(
             enough = max(config.train.base_epochs, light_epochs(round(share * len(dataset.train))))
             own |= {"train.base_epochs": enough, "train.step_epochs": enough}
         config = settings.changed(config, own | changes)
-    leads = int(os.environ.get("RANK", 0)) == 0  # of the processes that torchrun has started
-    for note in dataset.notes if leads else ():
-        console.print(note, markup=False)
     run_dir = out or Path("runs") / f"{dataset.name}-{config.model.backbone}-{config.method}-s{config.seed}"
     with stop_message(lambda: _how_to_continue(run_dir)):
         results = run_training(
