@@ -13,7 +13,7 @@ from fdcnet.models.drift import DriftSettings
 def test_flags_beat_overrides_beat_the_recipe_beats_the_defaults(tmp_path: Path) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text("seed: 1\ntrain: {batch_size: 8, base_epochs: 9}\nmemory: {budget: 7}\n")
-    loaded = config.load(recipe, ["train.batch_size=16", "seed=2"], seed=3, train__optim__lr=0.5, method=None)
+    loaded = config.load(recipe, ["train.batch_size=16", "seed=2"], seed=3, train={"optim": {"lr": 0.5}}, method=None)
     assert (loaded.seed, loaded.train.batch_size, loaded.train.base_epochs) == (3, 16, 9)
     assert (loaded.memory.budget, loaded.train.optim.lr, loaded.method) == (7, 0.5, Config().method)
 

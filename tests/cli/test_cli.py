@@ -102,6 +102,18 @@ def test_light_training_has_the_settings_of_lessons_unless_told_otherwise(photos
     assert (used["train"]["optim"]["lr"], used["train"]["batch_size"]) == (0.001, 4)
 
 
+@pytest.mark.parametrize("named_by", ["recipe", "set"])
+def test_light_training_keeps_the_method_of_a_recipe_or_setting(named_by: str, photos: Path) -> None:
+    where = photos.parent
+    (where / "mine.yaml").write_text("method: baseline\n")
+    given = ["-r", "mine.yaml"] if named_by == "recipe" else ["--set", "method=baseline"]
+    words = (*given, "--base", 2, "--step", 2, "--light", *SMALL, "-o", f"by-{named_by}")
+    done = fdcnet("train", "photos", *words, cwd=where)
+    assert done.returncode == 0, done.stderr
+    used = json.loads((where / f"by-{named_by}" / "run.json").read_text())["config"]
+    assert (used["method"], used["train"]["views"], used["weights"]["kd_cls"]) == ("baseline", 3, 5.0)
+
+
 def test_light_training_of_few_photos_has_more_epochs(photos: Path) -> None:
     kept = [word for word in SMALL if "epochs" not in word]
     small = [word for i, word in enumerate(kept) if not (word == "--set" and kept[i + 1 : i + 2] in ([], ["--set"]))]

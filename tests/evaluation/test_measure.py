@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,16 @@ def test_the_facts_of_an_example_are_those_of_its_row(small_config: Make) -> Non
     assert facts["box"] == table.box[1].tolist()
     assert facts["true_boxes"] == [[0.0, 0.0, 20.0, 20.0]]
     assert facts["iou"] == pytest.approx(float(table.iou[1]))
+
+
+def test_examples_with_the_same_file_name_have_names_of_their_own(small_config: Make) -> None:
+    state, cache = state_of(small_config, 2), photos(["ant", "bee", "bee", "bee"])
+    files = ("ant/1.jpg", "bee/1.jpg", "bee/1.png", "bee/more/1.jpg")
+    records = (replace(r, path=Path("/data/test") / file) for r, file in zip(cache.records, files, strict=True))
+    cache = replace(cache, records=tuple(records))
+    [table] = measure(state, Method(), Runtime.of(state.config), cache, [Protocol()], keep=range(4))
+    names = [name for name, *_ in examples_of(state, cache, table, Protocol(), range(4))]
+    assert names == ["ant-1", "bee-1", "bee-bee/1.png", "bee-bee/more/1.jpg"]
 
 
 def test_many_classes_are_evaluated_on_fewer_photos_at_a_time() -> None:

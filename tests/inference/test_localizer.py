@@ -3,7 +3,7 @@
 import io
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,11 +13,15 @@ import torch
 from PIL import Image
 
 from fdcnet import Localizer, Prediction, evaluate
+from fdcnet.config import Config
 from fdcnet.data.decode import upright
+from fdcnet.data.photo import Photo
+from fdcnet.data.records import Dataset
 from fdcnet.errors import UserError
 from fdcnet.inference.localizer import predict_protocol
 from fdcnet.inference.prediction import find_boxes
 from fdcnet.store.bundle import load_bundle
+from fdcnet.training.run import train
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +156,23 @@ def test_the_map_of_one_class_is_that_of_all(taught: Path, localizer: Localizer,
             assert np.abs(wanted - found.heat).max() < 1e-3
     finally:
         localizer.state.network.drift.loc_drift.load_state_dict(state.network.drift.loc_drift.state_dict())  # type: ignore[union-attr]
+
+
+def test_a_head_that_decides_nothing_is_not_computed(
+    small_dataset: Dataset, small_config: Callable[..., Config], tmp_path: Path, photos: list[Path]
+) -> None:
+    """Models of light lessons classify by the tail's features. The head would take a fifth of the time."""
+    train(small_config("slda"), small_dataset, tmp_path / "run")
+    localizer = Localizer.load(tmp_path / "run" / "model", device="cpu")
+    images = localizer.as_input([Photo(photo).decode(localizer.side)[0] for photo in photos])
+    with torch.inference_mode():
+        outputs = localizer.method.outputs(localizer.state, images)
+        scores = localizer.state.class_scores(outputs).softmax(1)
+    computed = []
+    localizer.state.network.classifier.hidden.register_forward_hook(lambda *_: computed.append(1))
+    for photo, own in zip(photos, scores.tolist(), strict=True):
+        assert localizer.predict(photo).score == pytest.approx(max(own), abs=1e-4)
+    assert not computed
 
 
 def test_a_low_score_is_none_of_these(localizer: Localizer, photos: list[Path]) -> None:

@@ -44,4 +44,4 @@ def test_masks_learn_faster_where_there_are_few_steps_but_never_too_fast() -> No
 def test_later_tasks_continue_at_the_common_rate() -> None:
     assert rate(100, 64, 1, num_old=80) == 1.0
     assert rate(20, 64, 1, num_old=10) == pytest.approx(0.2)
-    assert rate(20, 64, 1, train__full_rate_classes=0) == 1.0
+    assert rate(20, 64, 1, train={"full_rate_classes": 0}) == 1.0

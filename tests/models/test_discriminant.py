@@ -45,21 +45,26 @@ def test_distances_by_hand() -> None:
     torch.testing.assert_close(nearest, torch.tensor([2.0, 3.0]).double())
 
 
-@pytest.mark.parametrize(("target", "expected"), [("identity", [1.75, 3.25]), ("diagonal", [1.0, 4.0])])
-def test_shrinkage_by_hand(target: str, expected: list[float]) -> None:
-    """Half-way to 2.5 times the identity, or to the diagonal, which this covariance already is."""
-    factor = fitted(shrinkage=0.5, target=target).solve().factor
-    torch.testing.assert_close(factor @ factor.T, torch.tensor(expected).double().diag())
+def test_shrinkage_by_hand() -> None:
+    """Half-way to 2.5 times the identity."""
+    factor = fitted(shrinkage=0.5).solve().factor
+    torch.testing.assert_close(factor @ factor.T, torch.tensor([1.75, 3.25]).double().diag())
 
 
-def test_classes_count_the_same_when_balanced() -> None:
-    """Class 0 has variance 1 from 5 photos, class 1 variance 9 from 2: mean 5, pooled (4 + 9) / 5."""
-    features = torch.tensor([-1, 1, -1, 1, 0, 10 - 4.5**0.5, 10 + 4.5**0.5], dtype=torch.float64)[:, None]
-    labels = torch.tensor([0, 0, 0, 0, 0, 1, 1])
-    assert fitted(features, labels, balanced=True).covariance().item() == pytest.approx(5)
-    assert fitted(features, labels).covariance().item() == pytest.approx(2.6)
-    with pytest.raises(AssertionError, match="one call"):
-        fitted(features, labels, balanced=True).add(features, labels)
+def test_the_class_means_are_whitened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost of a prediction does not grow with the classes times the square of the features."""
+    found, features = fitted(), torch.tensor([[3.0, 2.0]])
+    expected, lengths = found.distances(features), []
+    solve_triangular = torch.linalg.solve_triangular
+
+    def counting(factor: Tensor, vectors: Tensor, *, upper: bool) -> Tensor:
+        lengths.append(vectors.shape[1])
+        return solve_triangular(factor, vectors, upper=upper)
+
+    monkeypatch.setattr(torch.linalg, "solve_triangular", counting)
+    assert torch.equal(found.distances(features), expected) and lengths == [1]
+    found.add(FEATURES + 1, LABELS)
+    assert not torch.equal(found.distances(features), expected)
 
 
 def test_the_order_of_photos_and_classes_over_calls_does_not_matter() -> None:
@@ -116,11 +121,10 @@ def test_temperature_that_makes_probabilities_true() -> None:
 
 def test_saved_and_loaded_it_goes_on(tmp_path: Path) -> None:
     features, labels = random_photos()
-    found = fitted(features[:30], labels[:30], shrinkage=0.2, target="diagonal", temperature=3.0, layer="class")
+    found = fitted(features[:30], labels[:30], shrinkage=0.2, temperature=3.0, layer="class")
     save_file(found.state_dict(), tmp_path / "discriminant.safetensors")
     loaded = Discriminant.from_state_dict(load_file(tmp_path / "discriminant.safetensors"))
     for one in (found, loaded):
         one.add(features[30:], labels[30:])
     assert torch.equal(loaded.scores(features), found.scores(features))
-    assert (loaded.shrinkage, loaded.target, loaded.balanced) == (0.2, "diagonal", False)
-    assert (loaded.temperature, loaded.layer) == (3.0, "class")
+    assert (loaded.shrinkage, loaded.temperature, loaded.layer) == (0.2, 3.0, "class")

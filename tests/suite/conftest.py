@@ -29,7 +29,7 @@ tables:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with photos, a recipe for each method, and small.yaml."""
     make_synthetic(tmp_path / "photos", num_classes=4, train_per_class=6, test_per_class=2, size=40)
-    for method in ("fdcnet", "baseline", "finetune", "joint", "rebalancing"):
+    for method in ("fdcnet", "baseline", "finetune", "joint", "rebalancing", "slda"):
         recipe = RECIPE.format(method=method, photos=tmp_path / "photos")
         (tmp_path / f"tiny-{method}.yaml").write_text(recipe)
     (tmp_path / "small.yaml").write_text(SUITE)

@@ -48,20 +48,20 @@ def test_the_command_gives_the_planned_settings(folder: Path) -> None:
     data, _, recipe, _, seed, *sets = run.arguments
     assert (data, recipe, seed) == ("elsewhere", "tiny-fdcnet.yaml", "0")
     assert set(sets[::2]) == {"--set"}
-    assert config.load(recipe, sets[1::2], seed=0, data__path=data) == run.config
+    assert config.load(recipe, sets[1::2], seed=0, data={"path": data}) == run.config
     assert run.config.train.step_epochs == 3
 
 
 def test_runs_share_a_first_task_whatever_only_matters_later(folder: Path) -> None:
     entries = (
-        "{recipes: [tiny-fdcnet.yaml, tiny-baseline.yaml, tiny-joint.yaml]},"
+        "{recipes: [tiny-fdcnet.yaml, tiny-baseline.yaml, tiny-joint.yaml, tiny-slda.yaml]},"
         "{recipes: [tiny-fdcnet.yaml], set: {memory.budget: 4, train.step_epochs: 9, weights.kd_loc: 3.0}},"
         "{recipes: [tiny-fdcnet.yaml, tiny-baseline.yaml], set: {weights.area: 3.0}},"
         "{recipes: [tiny-finetune.yaml], seeds: [1]}"
     )
     suite = planned(folder, one_table(entries))
     first, other = "first-task-tiny-linear-s0", "first-task-tiny-linear-s0-2"
-    assert [run.first_task for run in suite.runs.values()] == [first, first, None, first, other, other, None]
+    assert [run.first_task for run in suite.runs.values()] == [first, first, None, None, first, other, other, None]
     assert list(suite.first_tasks) == [first, other]
     config = suite.first_tasks[other].config
     assert (config.method, config.data.tasks, config.weights.area) == ("finetune", 1, 3.0)

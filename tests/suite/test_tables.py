@@ -57,6 +57,23 @@ def rows(*runs: Measured) -> list[Row]:
     return rows_of(runs, VIEW)
 
 
+def test_protocols_with_other_maps_are_not_mixed() -> None:
+    """They may differ only in the number of averaged classes or views."""
+    maps = [{"map": "topk-mean", "topk": 5}, {"map": "topk-mean", "topk": 80}, {"map": "class", "map_views": 2}]
+    found = []
+    for i, own in enumerate([*maps, {"map": "class"}]):
+        made = results(10 * i, 10 * i)
+        found.append(made | {"protocol": made["protocol"] | own})
+    measured = Measured("fdcnet", "", (None, 0), found)
+    shown = {view.title: rows_of([measured], view)[0].value("last", "top1_loc") for view in measured.views}
+    assert shown == {
+        "Class-averaged map (top 5, one view), LDA, threshold 0.5": 0.0,
+        "Class-averaged map (top 80, one view), LDA, threshold 0.5": 10.0,
+        "True-class map, LDA, threshold 0.5": 20.0,
+        "True-class map (one view), LDA, threshold 0.5": 30.0,
+    }
+
+
 def test_a_row_is_the_mean_and_deviation_of_its_seeds(tmp_path: Path) -> None:
     [row] = rows(run(tmp_path, "a", 0, [5, 5, 5, 5], 60.0), run(tmp_path, "a", 1, [6, 6, 6, 6], 64.0))
     text = results_table([row], ["top1_loc"])

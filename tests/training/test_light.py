@@ -138,3 +138,18 @@ def test_what_does_not_fit_into_memory_goes_to_a_file(
     in_file = shared_views(state, runtime, state.network.backbone, pixels, labels, labels > 2, (0,))
     assert torch.equal(in_file.features, in_memory.features)
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_no_step_waits_for_features(state: State, pixels: torch.Tensor) -> None:
+    runtime, labels = Runtime.of(replace(state.config, device="cuda")), torch.arange(5)
+    runtime.place(state.network)
+    views = shared_views(state, runtime, state.network.backbone, pixels, labels, labels > 2, (0,))
+    assert views.features.is_cuda
+    batches = views.batches([torch.tensor([4, 0]), torch.tensor([2, 1, 3])], (1,))
+    next(batches)  # moves the indices of all steps
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert len(next(batches).labels) == 3
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

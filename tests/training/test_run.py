@@ -117,6 +117,20 @@ def test_a_base_model_stands_for_the_first_task(
     assert "base_model" not in whole["made"]
 
 
+def test_the_classifier_of_a_base_model_is_not_taken_over(
+    small_dataset: Dataset, small_config: Make, tmp_path: Path
+) -> None:
+    """It was fitted to the memory and the settings of another run."""
+    own = ("data.tasks=1", "lda.layer=tail")
+    train(small_config("baseline", *own, "memory.budget=4"), small_dataset, tmp_path / "base")
+    photos = {"slda": [6.0, 6.0], "baseline": [4.0, 4.0], "finetune": None}  # with a memory of 9 photos
+    for name, expected in photos.items():
+        base = tmp_path / "base" / "model"
+        train(small_config(name, *own), small_dataset, tmp_path / name, base_model=base)
+        found = load_bundle(tmp_path / name / "model").discriminant
+        assert (found.counts.tolist() if found else None) == expected
+
+
 def test_a_run_from_a_base_model_can_be_resumed_without_it(
     small_dataset: Dataset, small_config: Make, tmp_path: Path
 ) -> None:

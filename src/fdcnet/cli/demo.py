@@ -33,7 +33,8 @@ def demo(
     started = time.monotonic()
     config = settings.load(RECIPE, seed=seed)
     dataset = make_synthetic(out / f"photos-{seed}", size=config.data.size, seed=seed)
-    base_config = settings.load(RECIPE, method=METHODS[-1], seed=seed, data__base_classes=0, data__step_classes=0)
+    one_task = {"base_classes": 0, "step_classes": 0}
+    base_config = settings.load(RECIPE, method=METHODS[-1], seed=seed, data=one_task)
     _learn("the first task", out / "base", base_config, dataset.first(config.data.base_classes))
     results = {}
     for method in METHODS:

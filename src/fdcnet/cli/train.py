@@ -85,30 +85,30 @@ def train(
         method=method,
         seed=seed,
         device=device,
-        data__path=data,
-        data__base_classes=base,
-        data__step_classes=step,
-        model__backbone=backbone,
-        model__weights=weights,
-        train__base_epochs=epochs,
-        train__step_epochs=epochs,
+        data={"path": data, "base_classes": base, "step_classes": step},
+        model={"backbone": backbone, "weights": weights},
+        train={"base_epochs": epochs, "step_epochs": epochs},
     )
     if log not in (None, "tensorboard"):
         raise UserError(f"There is no log '{log}'.", "Use --log tensorboard.")
     dataset = open_dataset(config.data)
-    if light is None and recipe is None and method is None and light_is_better(config.model, len(dataset.train)):
+    leads = int(os.environ.get("RANK", 0)) == 0  # of the processes that torchrun has started
+    for note in dataset.notes if leads else ():
+        console.print(note, markup=False)
+    changes = settings.parse_overrides(set_)
+    named = method or "method" in (settings.read_recipe(settings.find_recipe(recipe)) if recipe else {}) | changes
+    chosen = config.method if named else None
+    if light is None and recipe is None and chosen is None and light_is_better(config.model, len(dataset.train)):
         light = True
-        console.print(f"{len(dataset.train)} photos are few: the backbone is frozen. --full trains everything.")
+        if leads:
+            console.print(f"{len(dataset.train)} photos are few: the backbone is frozen. --full trains everything.")
     if light:
-        own = light_run(method)
+        own = light_run(chosen)
         if recipe is None and epochs is None:
             share = config.data.base_classes / len(dataset.classes) if config.data.base_classes else 1.0
             enough = max(config.train.base_epochs, light_epochs(round(share * len(dataset.train))))
             own |= {"train.base_epochs": enough, "train.step_epochs": enough}
-        config = settings.changed(config, {**own, **settings.parse_overrides(set_)})
-    leads = int(os.environ.get("RANK", 0)) == 0  # of the processes that torchrun has started
-    for note in dataset.notes if leads else ():
-        console.print(note, markup=False)
+        config = settings.changed(config, own | changes)
     run_dir = out or Path("runs") / f"{dataset.name}-{config.model.backbone}-{config.method}-s{config.seed}"
     with stop_message(lambda: _how_to_continue(run_dir)):
         results = run_training(

@@ -28,7 +28,7 @@ def load(recipe: str | Path | None = None, overrides: typing.Sequence[str] = (),
         _assign(values, key, value)
     for key, value in leaves(flags):
         if value is not None:
-            _assign(values, key.replace("__", "."), value)
+            _assign(values, key, value)
     return from_dict(Config, values)
 
 

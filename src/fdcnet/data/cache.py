@@ -131,6 +131,11 @@ def kept(key: str) -> bytes | None:
     return content if hashlib.sha256(content).digest() == digest else None
 
 
+def fits_on_gpu(num_bytes: int, device: torch.device) -> bool:
+    """Whether `device` is a GPU with room for this, beside training."""
+    return device.type == "cuda" and num_bytes <= GPU_SHARE * torch.cuda.mem_get_info(device)[0]
+
+
 def exceeds_limit(num_photos: int, size: int) -> bool:
     """Whether the raw pixels of this many photos do not fit into the cache."""
     return _raw_bytes(num_photos, size) > _limit_bytes()
@@ -329,9 +334,7 @@ def _raw_bytes(num_photos: int, size: int) -> int:
 def _place(pixels: Pixels, device: torch.device) -> Pixels:
     if not isinstance(pixels, Tensor):
         return pixels
-    if device.type == "cuda" and pixels.nbytes <= GPU_SHARE * torch.cuda.mem_get_info(device)[0]:
-        return pixels.to(device)
-    return pixels
+    return pixels.to(device) if fits_on_gpu(pixels.nbytes, device) else pixels
 
 
 def _require_every_class(records: Sequence[Record], readable: Sequence[Record], broken: dict[int, str]) -> None:

@@ -143,7 +143,7 @@ def examples_of(
     """Photo, map and facts of each row, in the frame of the protocol."""
     task_of = dict(zip(state.classes, state.task_numbers, strict=True))
     crop, size = state.config.data.crop, state.config.data.size
-    examples: list[Example] = []
+    examples: dict[str, Example] = {}
     for row in rows:
         record = photos.records[row]
         image_size = (int(photos.sizes[row][0]), int(photos.sizes[row][1]))
@@ -161,5 +161,7 @@ def examples_of(
             "true_boxes": np.asarray(true_boxes).tolist(),
             "iou": float(table.iou[row]),
         }
-        examples.append((f"{record.label}-{record.path.stem}", shown.cpu().numpy(), table.maps[row], facts))
-    return examples
+        name = f"{record.label}-{record.path.stem}"
+        name = f"{record.label}-{table.path[row]}" if name in examples else name  # in another folder, or another format
+        examples[name] = (name, shown.cpu().numpy(), table.maps[row], facts)
+    return list(examples.values())

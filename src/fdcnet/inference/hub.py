@@ -29,7 +29,7 @@ def download(address: str | Path) -> Path:
         raise _failed(f"{address} cannot be downloaded", error) from error
 
 
-def upload(model: Path, address: str, private: bool = False) -> str:
+def upload(model: Path, address: str) -> str:
     """Upload a model without the photos in its memory; returns the address of its page."""
     from fdcnet.inference.export import export_without_memory  # it imports the localizer, which imports this module
 
@@ -38,7 +38,7 @@ def upload(model: Path, address: str, private: bool = False) -> str:
     with tempfile.TemporaryDirectory() as folder:
         export_without_memory(model, Path(folder) / "model")
         try:
-            page = hub.create_repo(name, private=private, exist_ok=True)
+            page = hub.create_repo(name, exist_ok=True)
             hub.upload_folder(repo_id=name, folder_path=Path(folder) / "model", revision=revision)
         except Exception as error:
             raise _failed(f"{model} cannot be uploaded to {name}", error) from error

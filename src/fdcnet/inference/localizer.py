@@ -223,7 +223,7 @@ class Localizer:
         """Computes the scores first, and then the map of one class per photo."""
         images = self.as_input([pixels for _, (pixels, _) in batch])
         with autocast_for(self.device, self.state.config.train.precision):
-            outputs = self.method.outputs(self.state, images, maps=False)
+            outputs = self.method.outputs(self.state, images, maps=False, head=self.state.needs_head)
             probabilities = self.state.class_scores(outputs).softmax(dim=1)
             best, order = (part[:, : request.top_k] for part in probabilities.sort(dim=1, descending=True, stable=True))
             labels = order[:, 0] if request.label is None else torch.full_like(order[:, 0], request.label)

@@ -55,6 +55,11 @@ class State:
         return self.discriminant.is_unfamiliar(outputs.pooled(self.discriminant.layer))
 
     @property
+    def needs_head(self) -> bool:
+        """Whether `class_scores` reads more than the tail's features."""
+        return self.discriminant is None or self.discriminant.layer != "tail"
+
+    @property
     def task_numbers(self) -> list[int]:
         """The task (1-based) that introduced each class."""
         return [number for number, size in enumerate(self.task_sizes, start=1) for _ in range(size)]
@@ -149,12 +154,15 @@ class Method:
     def end_task(self, state: State, task: Task) -> None:
         state.previous, state.task_modules = None, nn.ModuleDict()
 
-    def outputs(self, state: State, images: Tensor, maps: bool = True) -> Outputs:
-        """The outputs of the finished model for all classes so far."""
-        return self.finish(state, state.network(images, maps=maps))
+    def outputs(self, state: State, images: Tensor, maps: bool = True, head: bool = True) -> Outputs:
+        """The outputs of the finished model for all classes so far. Without `maps` or `head`, these are empty."""
+        return self.finish(state, state.network(images, maps=maps, head=head))
 
     def finish(self, state: State, outputs: Outputs) -> Outputs:
-        """Change the network's outputs when the model is used, for example by compensation."""
+        """Change the network's outputs when the model is used, for example by compensation.
+
+        Maps and scores that are not needed are empty: (B, 0, H, W).
+        """
         return outputs
 
     def masks_of(self, state: State, outputs: Outputs, labels: Tensor) -> Tensor:

@@ -125,10 +125,17 @@ class LocalizationNetwork(nn.Module):
         self.classifier.output.grow(num_new)
         self.localizer.grow(num_new)
 
-    def forward(self, images: Tensor, labels: Tensor | None = None, maps: bool = True) -> Outputs:
-        """With `labels`, compute only the map of each sample's class; without `maps`, no maps."""
+    def forward(self, images: Tensor, labels: Tensor | None = None, maps: bool = True, head: bool = True) -> Outputs:
+        """With `labels`, compute only the map of each sample's class; without `maps`, no maps.
+
+        Without `head`, stop at the tail's features: those of the class and its scores are empty.
+        """
         features = self.backbone(images)
-        tail_features, class_features, class_map, activation_map = self.classifier(features)
+        if head:
+            tail_features, class_features, class_map, activation_map = self.classifier(features)
+        else:
+            tail_features = self.classifier.tail(features)
+            class_features = class_map = activation_map = tail_features[:, :0]
         if not maps:
             loc_map = features[:, :0]
         else:

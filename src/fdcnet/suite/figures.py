@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -18,7 +19,7 @@ from fdcnet.report.tables import METRICS
 from fdcnet.store.record import read_mapping
 from fdcnet.suite import drift
 from fdcnet.suite.plan import Suite, TableSpec
-from fdcnet.suite.rows import Measured, Row, View, rows_of
+from fdcnet.suite.rows import Measured, Row, View, rows_of, view_of
 
 METRIC = "top1_loc"
 MISSING = float("nan")
@@ -91,11 +92,11 @@ def against_memory(runs: Sequence[Measured]) -> Markup:
     lines: dict[str, dict[int, list[float]]] = {}
     for run in (run for run in runs if re.fullmatch(r"budget\d+", run.variant)):
         for results in run.results:
-            protocol = results["protocol"]
-            if protocol["map"] != "class" or protocol["threshold"] != run.views[0].threshold:
+            view = view_of(results)
+            if view != replace(run.views[0], map="class", topk=0, classifier=view.classifier):
                 continue
-            alone = "" if protocol["compensated"] else ", network alone"
-            label = f"{run.recipe.split('-')[-1]}, {protocol['classifier']}{alone}"
+            alone = "" if results["protocol"]["compensated"] else ", network alone"
+            label = f"{run.recipe.split('-')[-1]}, {view.classifier}{alone}"
             own = lines.setdefault(label, {}).setdefault(int(run.variant.removeprefix("budget")), [])
             own.append(_number(results["last"][METRIC]))
     budgets = sorted({budget for points in lines.values() for budget in points})

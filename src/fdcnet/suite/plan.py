@@ -139,7 +139,7 @@ def _runs(
             stem, variant = Path(recipe).stem, "-".join(f"{key.split('.')[-1]}{value}" for key, value in own.items())
             repeat = f"s{seed}" if order is None else f"o{order}-s{seed}"
             name = "-".join(filter(None, (stem, variant, repeat)))
-            config = settings.load(recipe, sets, seed=seed, data__path=data)
+            config = settings.load(recipe, sets, seed=seed, data={"path": data})
             yield PlannedRun(name, tuple(arguments), config, stem, variant)
 
 
@@ -183,8 +183,9 @@ def _first_tasks(runs: dict[str, PlannedRun]) -> dict[str, PlannedRun]:
 
 
 def _first_task_of(config: Config) -> str:
-    """The settings of the first task; empty for a run that learns everything at once."""
-    if find_method(config.method).one_task:
+    """The settings of the first task; empty for a method that trains it in a way of its own."""
+    method = find_method(config.method)
+    if method.one_task or method.closed_form:
         return ""
     sections = tuple(f"{name}." for name in config.sections)
     known = settings.leaves(settings.to_dict(config))

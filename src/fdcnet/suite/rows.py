@@ -1,7 +1,7 @@
 """The rows of a table of results: runs that differ only in the seed or the class order, under one protocol."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean, stdev
@@ -24,10 +24,14 @@ class View:
     map: str
     classifier: str  # lda: of runs that have none, the head
     threshold: float
+    topk: int = 0
+    map_views: int = 1
 
     @property
     def title(self) -> str:
         map_ = {"class": "True-class map", "topk-mean": "Class-averaged map"}.get(self.map, self.map)
+        details = [*([f"top {self.topk}"] if self.topk else []), *(["one view"] if self.map_views == 1 else [])]
+        map_ += f" ({', '.join(details)})" if details else ""
         classifier = {"head": "classifier head", "lda": "LDA"}[self.classifier]
         return f"{map_}, {classifier}, threshold {self.threshold:g}"
 
@@ -48,16 +52,16 @@ class Measured:
 
     def find(self, view: View, compensated: bool = True) -> Results | None:
         """The results under this view. `lda` falls back to the head where a method has no other classifier."""
-        own = {_view(one).classifier: one for one in self.results if _matches(one, view, compensated)}
+        own = {view_of(one).classifier: one for one in self.results if _matches(one, view, compensated)}
         return own.get(view.classifier) or (own.get("head") if not self.has_lda else None)
 
     @property
     def has_lda(self) -> bool:
-        return any(_view(one).classifier == "lda" for one in self.results)
+        return any(view_of(one).classifier == "lda" for one in self.results)
 
     @property
     def views(self) -> list[View]:
-        return list(dict.fromkeys(map(_view, self.results)))
+        return list(dict.fromkeys(map(view_of, self.results)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,16 +162,16 @@ def short_labels(names: Sequence[str]) -> list[str]:
     return ["-".join(own[common:]) for own in words]
 
 
-def _view(results: Results) -> View:
-    protocol = results["protocol"]
-    return View(protocol["map"], protocol.get("classifier", "head"), protocol["threshold"])
+def view_of(results: Results) -> View:
+    old = {"classifier": "head", "topk": 0, "map_views": 1}  # results of earlier versions lack these keys
+    protocol = old | results["protocol"]
+    return View(**{field.name: protocol[field.name] for field in fields(View)})
 
 
 def _matches(results: Results, view: View, compensated: bool) -> bool:
-    own = _view(results)
-    same = (own.map, own.threshold) == (view.map, view.threshold)
+    same = replace(view_of(results), classifier=view.classifier) == view
     return same and results["protocol"].get("compensated", True) == compensated
 
 
 def _key(protocol: Mapping[str, Any]) -> tuple[object, ...]:
-    return tuple(protocol.get(key) for key in ("map", "topk", "classifier", "threshold", "compensated", "crops"))
+    return tuple(protocol.get(key) for key in ("map", "topk", "map_views", "classifier", "threshold", "compensated"))

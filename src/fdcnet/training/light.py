@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fdcnet.data.batches import Key, normalise, own_places, rng, zoom_batch
+from fdcnet.data.cache import fits_on_gpu
 from fdcnet.data.pixels import Pixels
 from fdcnet.data.records import Batch
 from fdcnet.methods.base import State, ViewMap
@@ -57,24 +57,28 @@ def frozen_backbone(state: State) -> Iterator[nn.Module]:
 class SharedViews:
     """Shared features of V views of N photos, in the channels-last layout that convolutions are fastest in."""
 
-    features: Tensor  # (V, N, H, W, C) half precision
+    features: Tensor  # (V, N, H, W, C) half precision; on the device if they fit
     labels: Tensor  # (N,)
     from_memory: Tensor  # (N,) bool
     device: torch.device
-    maps: Tensor | None = None  # (V, N, H, W) half precision: a further channel, see Method.view_map
+    maps: Tensor | None = None  # (V, N, H, W) half precision, beside them: a further channel, see Method.view_map
 
     def batches(self, index_batches: Sequence[Tensor], seed_key: Key) -> Iterator[Batch]:
         """One epoch: each photo in a random view."""
         views = torch.from_numpy(rng(*seed_key, "view").integers(0, len(self.features), sum(map(len, index_batches))))
-        flat, part = torch.cat(list(index_batches)), own_part()
-        for batch, own in zip(index_batches, own_places(index_batches, part), strict=True):
-            rows, share = flat[own], len(own) / len(batch)
-            features = self.features[views[own], rows].to(self.device).float().permute(0, 3, 1, 2)
+        part = own_part()
+        own = own_places(index_batches, part)
+        lengths, places = [len(batch) for batch in own], torch.cat(own)
+        rows = torch.cat(list(index_batches))[places]
+        # Moved once for all steps, so that no step waits for the device.
+        indices = [values.to(self.features.device).split(lengths) for values in (views[places], rows)]
+        facts = [values[rows].to(self.device).split(lengths) for values in (self.labels, self.from_memory)]
+        for batch, view, row, labels, from_memory in zip(index_batches, *indices, *facts, strict=True):
+            features = self.features[view, row].to(self.device).float().permute(0, 3, 1, 2)
             if self.maps is not None:
-                maps = self.maps[views[own], rows].to(self.device).float()
+                maps = self.maps[view, row].to(self.device).float()
                 features = torch.cat([features, maps[:, None]], dim=1)
-            labels, from_memory = self.labels[rows].to(self.device), self.from_memory[rows].to(self.device)
-            yield Batch(features, labels, from_memory, share, part)
+            yield Batch(features, labels, from_memory, len(row) / len(batch), part)
 
 
 @torch.no_grad()
@@ -104,11 +108,11 @@ def shared_views(
                 found = backbone(normalise(crops, lineage.mean, lineage.std))
                 own_map = view_map(found, labels[start : start + CHUNK].to(runtime.device)) if view_map else None
             if features is None:
-                features = _room((num_views, num, *found.shape[2:], found.shape[1]), runtime.cache_dir)
-                maps = None if own_map is None else torch.empty(features.shape[:-1], dtype=torch.float16)
-            features[view, start : start + len(photos)] = found.permute(0, 2, 3, 1).half().cpu()
+                features = _room((num_views, num, *found.shape[2:], found.shape[1]), runtime)
+                maps = None if own_map is None else features.new_empty(features.shape[:-1])
+            features[view, start : start + len(photos)] = found.permute(0, 2, 3, 1).half().to(features.device)
             if maps is not None and own_map is not None:
-                maps[view, start : start + len(photos)] = own_map.half().cpu()
+                maps[view, start : start + len(photos)] = own_map.half().to(maps.device)
         runtime.listener.progress("computing features", min(start + CHUNK, num), num)
     assert features is not None, "a task without photos"
     return SharedViews(features, labels.cpu(), from_memory.cpu(), runtime.device, maps)
@@ -122,8 +126,11 @@ def _places(view: int, num: int, size: int, zoom: float, seed_key: Key) -> tuple
     return corners[0].float(), corners[1].float(), side.float(), torch.full((num,), view % 2 == 1)
 
 
-def _room(shape: tuple[int, ...], cache_dir: Path | None) -> Tensor:
-    if 2 * np.prod(shape, dtype=np.int64) <= IN_MEMORY:
+def _room(shape: tuple[int, ...], runtime: Runtime) -> Tensor:
+    num_bytes, cache_dir = 2 * int(np.prod(shape, dtype=np.int64)), runtime.cache_dir
+    if fits_on_gpu(num_bytes, runtime.device):
+        return torch.empty(shape, dtype=torch.float16, device=runtime.device)
+    if num_bytes <= IN_MEMORY:
         return torch.empty(shape, dtype=torch.float16)
     if cache_dir:
         cache_dir.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ def photos_at_a_time(
     num_photos, available = len(batch.labels), machine_memory()
     if batch.images.device.type != "cpu" or available is None or batch.images.numel() * AMPLE < available:
         return num_photos
-    probe = _rows(batch, slice(PROBED))
+    probe = _rows(batch, 0, PROBED)
     probe = probe._replace(images=probe.images.clone())  # a view would count as the whole batch
     needed = OVERHEAD * bytes_kept(phase, probe, autocast) / PROBED
     size = max(FEWEST, int(USABLE * available / needed))
@@ -60,8 +60,14 @@ def split(batch: Batch, size: int) -> Iterator[Batch]:
     num_photos = len(batch.labels)
     size = math.ceil(num_photos / math.ceil(num_photos / size))
     for start in range(0, num_photos, size):
-        yield _rows(batch, slice(start, start + size))
+        yield _rows(batch, start, start + size)
 
 
-def _rows(batch: Batch, rows: slice) -> Batch:
-    return batch._replace(images=batch.images[rows], labels=batch.labels[rows], from_memory=batch.from_memory[rows])
+def _rows(batch: Batch, start: int, end: int) -> Batch:
+    first, every = batch.part
+    return batch._replace(
+        images=batch.images[start:end],
+        labels=batch.labels[start:end],
+        from_memory=batch.from_memory[start:end],
+        part=(first + every * start, every),  # so that each photo keeps its own mask shift
+    )

@@ -160,28 +160,28 @@ class TrainingRun:
         return State(self.config, self.runtime.place(network), ExemplarMemory(self.config.memory.budget))
 
     def _take_over(self, base_model: Path) -> State:
-        """Take the first task from another run, with the memory that this method would have kept."""
+        """Take the first task's network from another run, with the memory that this method would have kept."""
         if self.method.one_task:
             raise UserError(f"{self.method.name} learns all classes at once.", "Remove --base-model.")
-        state = load_bundle(base_model)
+        base = load_bundle(base_model)
         first = self.stream[0]
-        if len(state.task_sizes) > 1:
-            problem = f"{base_model} was trained on {len(state.task_sizes)} tasks. A base model must have one."
+        if len(base.task_sizes) > 1:
+            problem = f"{base_model} was trained on {len(base.task_sizes)} tasks. A base model must have one."
             raise UserError(
                 problem, "Train one: --set data.classes=(those of the first task) --set data.base_classes=0."
             )
-        if state.config.model != self.config.model or state.classes != list(first.classes):
+        if base.config.model != self.config.model or base.classes != list(first.classes):
             raise UserError(
                 f"{base_model} differs from this run's first task in its 'model' settings or classes.",
                 "Train a base model with this recipe: --set data.classes=(those of the first task).",
             )
-        if _photos_of(state.config) != _photos_of(self.config):  # its training photos may be test photos here
+        if _photos_of(base.config) != _photos_of(self.config):  # its training photos may be test photos here
             raise UserError(
                 f"{base_model} was trained on other photos.",
                 "Train a base model with the same data.path, size, crop and holdout (then also the same seed).",
             )
-        self.runtime.place(state.network)
-        state = replace(state, config=self.config, memory=ExemplarMemory(self.config.memory.budget))
+        network, memory = self.runtime.place(base.network), ExemplarMemory(self.config.memory.budget)
+        state = State(self.config, network, memory, base.classes, base.task_sizes)
         if self.method.uses_memory:
             photos = self._decode_new(first)
             keep_exemplars(state, self.runtime, first, photos)

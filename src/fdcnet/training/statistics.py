@@ -4,6 +4,7 @@ As long as the backbone and the tail stay as they are, so do the features of a p
 to the sums: lessons in any order give the same classifier as all photos at once.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -21,6 +22,7 @@ from fdcnet.runtime.runtime import Runtime
 from fdcnet.training.exemplars import keep_exemplars, labels_of
 from fdcnet.training.seeding import seed_torch
 
+MOST_JUDGED = 20_000  # photos; the distances of all of ImageNet-1k to its classes would take 10 GB, several times
 VIEWS = (WHOLE, View("whole", mirrored=True))
 FAMILIAR = 0.95
 """Fraction of training photos that count as one of the known classes, each judged as if it had not been added."""
@@ -40,10 +42,7 @@ def pooled_views(
         shown = torch.cat([show(chunk, view, crop) for view in views]).to(runtime.device)
         with runtime.inference():
             images = normalise(shown, network.lineage.mean, network.lineage.std)
-            if layer == "tail":
-                found = network.classifier.tail(network.backbone(images)).float().mean((2, 3))
-            else:
-                found = network(images, maps=False).pooled(layer)
+            found = network(images, maps=False, head=layer != "tail").pooled(layer)
         pooled.append(found.unflatten(0, (len(views), len(chunk))).transpose(0, 1).cpu())
         seen = min(len(pixels), (done + 1) * state.config.train.batch_size)
         runtime.listener.progress(stage, seen, len(pixels))
@@ -53,16 +52,17 @@ def pooled_views(
 def count_photos(discriminant: Discriminant, features: Tensor, labels: Tensor) -> None:
     """Add photos by the mean features of their views: (N, V, D), (N,)
 
-    Temperature and threshold are set from these photos, each judged as if it had not been added, and averaged with
-    those of earlier photos.
+    Temperature and threshold are set from at most `MOST_JUDGED` of these photos, spread evenly, each judged as if it
+    had not been added, and averaged with those of earlier photos.
     """
     photos, before = features.mean(1), float(discriminant.counts.sum())
     discriminant.add(photos, labels)
-    distances = discriminant.distances_left_out(photos, labels)
-    judged = distances.gather(1, labels[:, None].to(distances.device))[:, 0].isfinite()  # not the only one of its class
+    some = slice(None, None, max(1, math.ceil(len(labels) / MOST_JUDGED)))
+    distances, own = discriminant.distances_left_out(photos[some], labels[some]), labels[some]
+    judged = distances.gather(1, own[:, None].to(distances.device))[:, 0].isfinite()  # not the only one of its class
     if not judged.any():
         return
-    temperature = fit_temperature(-0.5 * distances[judged], labels[judged.cpu()])
+    temperature = fit_temperature(-0.5 * distances[judged], own[judged.cpu()])
     farthest = float(distances[judged].min(1).values.sqrt().quantile(FAMILIAR))
     share = len(labels) / (before + len(labels)) if before else 1.0
     if share < 1:
