@@ -371,9 +371,16 @@ def test_a_photo_may_be_chosen_before_the_model_is_known(
 
 
 def release(visit: Visit, held: list[Any]) -> None:
-    while not held:
-        visit.page.wait_for_timeout(50)
+    wait_for(visit.page, held)
     held.pop().continue_()
+
+
+def wait_for(page: Any, events: list[Any]) -> None:
+    for _ in range(300):
+        if events:
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError("nothing happened")
 
 
 def test_the_photo_chosen_last_is_shown(
@@ -386,8 +393,8 @@ def test_the_photo_chosen_last_is_shown(
     page.set_input_files("#photo-files", photos.test[0].path)
     visit.until("!!window.decode")
     page.evaluate(
-        "() => { const create = createImageBitmap;"
-        " window.createImageBitmap = (...values) => new Promise((done) => { window.create = () => done(create(...values)) }) }"
+        "() => { const create = createImageBitmap; window.createImageBitmap = "
+        "(...values) => new Promise((done) => { window.create = () => done(create(...values)) }) }"
     )
     page.set_input_files("#photo-files", tmp_path / "second.png")
     visit.until("!!window.create")
@@ -412,9 +419,13 @@ def test_by_keyboard_alone(browser: Any, server: tuple[str, Path], photos: Datas
         raise AssertionError(f"{name} is not reached")
 
     tab_to("choose-photos")
-    page.on("filechooser", lambda chooser: chooser.set_files(photos.test[0].path))
-    page.wait_for_timeout(300)  # until the browser knows that somebody waits for it
+    session, choosers = visit.context.new_cdp_session(page), list[Any]()
+    session.on("Page.fileChooserOpened", choosers.append)
+    session.send("Page.enable")
+    session.send("Page.setInterceptFileChooserDialog", {"enabled": True})  # page.on() does not wait until it is
     page.keyboard.press("Enter")
+    wait_for(page, choosers)
+    page.set_input_files("#photo-files", photos.test[0].path)
     page.wait_for_selector("#stage:not(.waiting) rect.found", state="attached")
     tab_to("threshold")
     before = page.input_value("#threshold")
