@@ -420,7 +420,7 @@ def test_by_keyboard_alone(browser: Any, server: tuple[str, Path], photos: Datas
 
     tab_to("choose-photos")
     session, choosers = visit.context.new_cdp_session(page), list[Any]()
-    session.on("Page.fileChooserOpened", choosers.append)
+    session.on("Page.fileChooserOpened", lambda chooser: choosers.append(chooser))  # it wants a function
     session.send("Page.enable")
     session.send("Page.setInterceptFileChooserDialog", {"enabled": True})  # page.on() does not wait until it is
     page.keyboard.press("Enter")
