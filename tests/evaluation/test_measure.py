@@ -113,6 +113,6 @@ def test_examples_with_the_same_file_name_have_names_of_their_own(small_config: 
 
 
 def test_many_classes_are_evaluated_on_fewer_photos_at_a_time() -> None:
-    sizes = [photos_at_a_time("cuda", num) for num in (0, 200, 1000, 2000, 10_000, 10**6)]
+    sizes = [photos_at_a_time(torch.device("cuda"), num) for num in (0, 200, 1000, 2000, 10_000, 10**6)]
     assert sizes == [256, 256, 256, 128, 25, 1]
-    assert photos_at_a_time("cpu", 10_000) == 3
+    assert photos_at_a_time(torch.device("cpu"), 10_000) == 3

@@ -43,6 +43,12 @@ def test_apple_gpus_are_refused_before_hours_of_training() -> None:
         find_device("mps")
 
 
+def test_an_apple_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert find_device("mps") == torch.device("mps")
+    assert describe(torch.device("mps")) == "Apple GPU"
+
+
 @pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "meta", "xla"])
 def test_what_is_no_device_here(name: str) -> None:
     with pytest.raises(UserError, match=f"There is no device '{name}'") as error:

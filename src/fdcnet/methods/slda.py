@@ -68,7 +68,7 @@ class StreamingLDA(Method):
     def view_map(self, state: State) -> ViewMap:
         tail = state.network.classifier.tail
         assert state.discriminant is not None, "counted before training"
-        rows = evidence_rows(state.discriminant).to(next(state.network.parameters()))
+        rows = evidence_rows(state.discriminant).float().to(next(state.network.parameters()).device)
         return lambda features, labels: evidence_map(tail, features, rows[labels])
 
 

@@ -46,4 +46,6 @@ def tuned_kernels() -> Iterator[None]:
 def describe(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
+    if device.type == "mps":
+        return "Apple GPU"
     return f"CPU ({torch.get_num_threads()} of {os.cpu_count()} threads)"
