@@ -19,6 +19,7 @@ from fdcnet import Localizer
 from fdcnet.data.sources import read
 from fdcnet.errors import UserError
 from fdcnet.inference.writers import YoloWriter
+from fdcnet.store.versions import versions
 from fdcnet.teaching.label import LabelReport, label
 from fdcnet.teaching.label_files import FORMATS, read_record
 from fdcnet.teaching.label_shapes import read_shapes
@@ -102,6 +103,32 @@ def test_a_model_is_learned_if_none_is_named(photos: Path, tmp_path: Path) -> No
     later = label(small, tmp_path / "out", learn_options={"epochs": 1}, device="cpu")
     assert Localizer.load(tmp_path / "out" / "model", "cpu").tasks == [1, 1, 2]
     assert len(later.photos) == len(first.photos) + 6
+
+
+def test_boxes_of_later_classes_are_trained_unless_checked_boxes_taught_the_model(photos: Path, tmp_path: Path) -> None:
+    first, second, third, fourth = sorted(path for path in (photos.parent / "train").iterdir() if path.is_dir())
+    small, out = tmp_path / "photos", tmp_path / "out"
+
+    def label_with(folder: Path, **options: Any) -> bool:
+        """-> whether the lesson trained"""
+        shutil.copytree(folder, small / folder.name)
+        label(small, out, device="cpu", **options)
+        return bool(versions(out / "model")[-1].learned["trained"])
+
+    shutil.copytree(first, small / first.name)
+    assert label_with(second, learn_options=TINY | {"full": False})
+    assert label_with(third)
+    label(small, out, corrections=corrected(out), learn_boxes=True, device="cpu")
+    assert not label_with(fourth)
+
+
+def corrected(out: Path) -> Path:
+    """The boxes as written, except the first."""
+    file = out / "coco" / "labels.json"
+    boxes = json.loads(file.read_text())
+    boxes["annotations"][0]["bbox"] = [5, 10, 7, 9]
+    file.write_text(json.dumps(boxes))
+    return file
 
 
 def test_a_single_class_needs_other_photos(photos: Path, tmp_path: Path) -> None:
