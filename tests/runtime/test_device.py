@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fdcnet.errors import UserError
-from fdcnet.runtime.device import autocast_for, describe, find_device
+from fdcnet.runtime.device import autocast_for, device_name, find_device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -81,4 +81,4 @@ def test_bf16_really_computes_in_it() -> None:
 
 
 def test_a_cpu_is_described_by_its_threads() -> None:
-    assert describe(CPU).startswith(f"CPU ({torch.get_num_threads()} of ")
+    assert device_name(CPU).startswith(f"CPU ({torch.get_num_threads()} of ")

@@ -75,7 +75,7 @@ def test_ways_keep_the_distances_of_a_plane() -> None:
 
 def test_a_run_without_features_has_no_drift(tmp_path: Path) -> None:
     from fdcnet.store.record import RunRecord
-    from fdcnet.suite.drift import drift_of
+    from fdcnet.suite.drift import measured_drift
 
     RunRecord.create(tmp_path / "run", {"tasks": [["a"], ["b"]]})
-    assert drift_of(tmp_path / "run") is None
+    assert measured_drift(tmp_path / "run") is None

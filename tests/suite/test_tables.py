@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fdcnet.suite.photos import FILE, Photos
+from fdcnet.suite.photos import FILE, PhotoResults
 from fdcnet.suite.rows import Measured, Row, View, rows_of, short_labels
 from fdcnet.suite.tables import comparison_table, comparisons, results_table
 
@@ -49,7 +49,7 @@ def run(
     columns = {"rank class": rank, "iou class": np.full(len(rank), 80)}
     own = folder / f"{recipe}{variant}-{seed}"
     own.mkdir()
-    Photos(np.full(len(rank), 3), paths, label, columns).select(label != untested).save(own / FILE)
+    PhotoResults(np.full(len(rank), 3), paths, label, columns).select(label != untested).save(own / FILE)
     return Measured(recipe, variant, (None, seed), [results(average, 10 * sum(right) / NUM_CLASSES)], own)
 
 

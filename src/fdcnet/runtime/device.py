@@ -43,7 +43,7 @@ def tuned_kernels() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def describe(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU ({torch.get_num_threads()} of {os.cpu_count()} threads)"

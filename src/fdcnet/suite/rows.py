@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fdcnet.report.text import Mean
 from fdcnet.suite.export import exported_results
-from fdcnet.suite.photos import FILE, Photos, right
+from fdcnet.suite.photos import FILE, PhotoResults, right
 
 Results = Mapping[str, Any]  # the content of a results file
 
@@ -47,8 +47,8 @@ class Measured:
     folder: Path | None = None
 
     @cached_property
-    def photos(self) -> Photos | None:
-        return Photos.load(self.folder / FILE) if self.folder else None
+    def photos(self) -> PhotoResults | None:
+        return PhotoResults.load(self.folder / FILE) if self.folder else None
 
     def find(self, view: View, compensated: bool = True) -> Results | None:
         """The results under this view. `lda` falls back to the head where a method has no other classifier."""
