@@ -9,7 +9,7 @@ import pytest
 from fdcnet.report.charts import Series, line_chart
 from fdcnet.suite.drift import distances, ways
 from fdcnet.suite.figures import accuracy, against_memory, forgotten
-from fdcnet.suite.rows import Measured, View, rows_of
+from fdcnet.suite.rows import Measured, ProtocolKey, rows_of
 
 
 def run(
@@ -25,7 +25,7 @@ def run(
     return Measured(recipe, variant, (None, seed), [results])
 
 
-VIEW = View("class", "head", 0.5)
+VIEW = ProtocolKey("class", "head", 0.5)
 
 
 def test_curves_have_a_band_where_there_are_several_seeds() -> None:
