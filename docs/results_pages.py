@@ -92,8 +92,9 @@ def captioned(runs: list[Measured], protocol: ProtocolKey, about: str) -> str:
     rows = rows_of(runs, protocol)
     commits = ", ".join(f"`{name}`" for name in dict.fromkeys(name for row in rows for name in row.commits))
     return (
-        f"CUB-200, 100 classes and then five times 20, MobileNetV1, memory of 2000 photos.\n"
-        f"{protocol.title}, ten crops. Average over the tasks / after the last task, in percent.\n{about} Commit {commits}.\n\n{brief_table(rows)}"
+        "CUB-200, 100 classes and then five times 20, MobileNetV1, memory of 2000 photos.\n"
+        f"{protocol.title}, ten crops. Average over the tasks / after the last task, in percent.\n"
+        f"{about} Commit {commits}.\n\n{brief_table(rows)}"
     )
 
 
