@@ -28,7 +28,7 @@ from rows import Row, made, merge
 
 from fdcnet.config import load
 from fdcnet.data.sources.files import listing
-from fdcnet.inference.localizer import BATCH, Localizer
+from fdcnet.inference.localizer import Localizer, photos_at_a_time
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import State
 from fdcnet.models.network import new_network
@@ -51,7 +51,7 @@ def main() -> None:
     arguments = parser.parse_args()
     localizer = Localizer.load(arguments.model, arguments.device) if arguments.model else untaught(arguments)
     photos = list(itertools.islice(itertools.cycle(listing(arguments.photos, deep=True).images), arguments.folder))
-    batch = BATCH[localizer.device.type]
+    batch = photos_at_a_time(localizer.device)
     print(f"{localizer.state.config.model.backbone}, {len(localizer.classes)} classes, {localizer.device}")
     if arguments.engines:
         rows = compare_engines(localizer, photos, arguments)

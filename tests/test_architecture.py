@@ -10,7 +10,7 @@ import fdcnet
 
 SOURCE = Path(fdcnet.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-BOTTOM = {"config", "errors", "files", "geometry", "registry", "data", "losses", "models"}
+BOTTOM = {"config", "errors", "files", "float64", "geometry", "registry", "data", "losses", "models"}
 LAYERS = ("memory", "methods", "runtime", "store", "evaluation", "training", "inference", "teaching")
 """From low to high: each may import itself, the layers before it, and the bottom."""
 
@@ -18,11 +18,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "registry": {"errors", "files"},
     "files": {"errors"},
+    "float64": set(),
     "config": {"config", "errors", "files"},
     "geometry": {"errors"},
     "data": {"config", "errors", "files", "geometry", "registry", "data"},
     "losses": {"config", "errors", "losses"},
-    "models": {"config", "errors", "files", "registry", "models"},
+    "models": {"config", "errors", "files", "float64", "registry", "models"},
     **{layer: BOTTOM | set(LAYERS[: i + 1]) for i, layer in enumerate(LAYERS)},
     "report": {"config", "errors", "files", "runtime", "evaluation", "store", "inference", "report"},
 }

@@ -46,8 +46,15 @@ class WindowsModule(ModuleType):
 
 def install() -> None:
     """From here on, `fdcnet` sees the modules of Windows, and the whole process its rules for files."""
+    real_import, real_rename = builtins.__import__, os.rename
+
+    def rename(source: Any, target: Any, **options: Any) -> None:
+        if Path(target).exists():
+            raise FileExistsError(17, "Cannot create a file when that file already exists", str(target))
+        real_rename(source, target, **options)
+
+    os.rename = rename  # os.replace may overwrite a file
     modules = {name: WindowsModule(importlib.import_module(name)) for name in ABSENT}
-    real_import = builtins.__import__
 
     def import_(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         ours = (globals or {}).get("__name__", "").startswith("fdcnet")
@@ -57,13 +64,7 @@ def install() -> None:
             return modules[name]
         return real_import(name, globals, locals, fromlist, level)
 
-    def rename(source: Any, target: Any, **options: Any) -> None:
-        if Path(target).exists():
-            raise FileExistsError(17, "Cannot create a file when that file already exists", str(target))
-        real_rename(source, target, **options)
-
     builtins.__import__ = import_
-    real_rename, os.rename = os.rename, rename  # os.replace may overwrite a file
     warnings.filterwarnings("ignore", category=EncodingWarning)
     warnings.filterwarnings("error", category=EncodingWarning, module=r"fdcnet\.")  # UTF-8 is not the default there
     shutil._use_fd_functions = False  # type: ignore[attr-defined]  # it would open folders

@@ -7,6 +7,7 @@ from torch import Tensor
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.pixels import Pixels, join
 from fdcnet.errors import UserError
+from fdcnet.float64 import as_float64
 
 HeldOut = PixelCache
 """A few photos of each class that are never used for training, to evaluate old classes later."""
@@ -17,7 +18,7 @@ def herd(features: Tensor, count: int) -> list[int]:
 
     (N, D) -> indices in rank order. A shorter selection is the beginning of a longer one, so trimming keeps the best.
     """
-    features = F.normalize(features.double(), dim=1)
+    features = F.normalize(as_float64(features), dim=1)
     mean = features.mean(0)
     taken = torch.zeros_like(mean)
     open_ = torch.ones(len(features), dtype=torch.bool, device=features.device)
@@ -33,7 +34,7 @@ def herd(features: Tensor, count: int) -> list[int]:
 
 def rank_by_distance(features: Tensor, count: int) -> list[int]:
     """Nearest to the class mean first, by cosine. (N, D) -> indices in rank order"""
-    features = F.normalize(features.double(), dim=1)
+    features = F.normalize(as_float64(features), dim=1)
     similarity = features @ F.normalize(features.mean(0), dim=0)
     return similarity.argsort(descending=True, stable=True)[:count].tolist()
 

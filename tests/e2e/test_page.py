@@ -356,8 +356,52 @@ def test_a_photo_may_be_chosen_before_the_model_is_known(
     visit.page.route("**/api/model", lambda route: held.append(route))  # it wants a function
     visit.page.reload()
     visit.page.set_input_files("#photo-files", photos.test[0].path)
-    held[0].continue_()
+    release(visit, held)
     visit.page.wait_for_selector("#stage:not(.waiting) rect.found", state="attached")
+
+    # So may folders.
+    visit.page.reload()
+    visit.page.click("nav >> text=Teach")
+    drop(visit.page, photos.test[0].path.parents[1])
+    playwright.expect(visit.page.locator("#lesson-form")).to_be_visible()
+    playwright.expect(visit.page.locator("#problem")).to_be_hidden()
+    release(visit, held)
+    check_folders(visit.page, photos)
+    visit.end()
+
+
+def release(visit: Visit, held: list[Any]) -> None:
+    wait_for(visit.page, held)
+    held.pop().continue_()
+
+
+def wait_for(page: Any, events: list[Any]) -> None:
+    for _ in range(300):
+        if events:
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError("nothing happened")
+
+
+def test_the_photo_chosen_last_is_shown(
+    browser: Any, server: tuple[str, Path], photos: Dataset, tmp_path: Path
+) -> None:
+    visit = Visit(browser, server[0])
+    page = visit.page
+    Image.open(photos.test[1].path).resize((40, 56)).save(tmp_path / "second.png")
+    page.evaluate("() => { HTMLImageElement.prototype.decode = () => new Promise((done) => { window.decode = done }) }")
+    page.set_input_files("#photo-files", photos.test[0].path)
+    visit.until("!!window.decode")
+    page.evaluate(
+        "() => { const create = createImageBitmap; window.createImageBitmap = "
+        "(...values) => new Promise((done) => { window.create = () => done(create(...values)) }) }"
+    )
+    page.set_input_files("#photo-files", tmp_path / "second.png")
+    visit.until("!!window.create")
+    page.evaluate("() => { decode(); HTMLImageElement.prototype.decode = async () => {} }")  # the first one is late
+    page.evaluate("create()")
+    visit.until("document.getElementById('photo').naturalWidth === 40")
+    page.wait_for_selector("#stage:not(.waiting) rect.found", state="attached")
     visit.end()
 
 
@@ -375,9 +419,13 @@ def test_by_keyboard_alone(browser: Any, server: tuple[str, Path], photos: Datas
         raise AssertionError(f"{name} is not reached")
 
     tab_to("choose-photos")
-    page.on("filechooser", lambda chooser: chooser.set_files(photos.test[0].path))
-    page.wait_for_timeout(300)  # until the browser knows that somebody waits for it
+    session, choosers = visit.context.new_cdp_session(page), list[Any]()
+    session.on("Page.fileChooserOpened", lambda chooser: choosers.append(chooser))  # it wants a function
+    session.send("Page.enable")
+    session.send("Page.setInterceptFileChooserDialog", {"enabled": True})  # page.on() does not wait until it is
     page.keyboard.press("Enter")
+    wait_for(page, choosers)
+    page.set_input_files("#photo-files", photos.test[0].path)
     page.wait_for_selector("#stage:not(.waiting) rect.found", state="attached")
     tab_to("threshold")
     before = page.input_value("#threshold")
@@ -498,7 +546,7 @@ def test_many_photos_and_a_wrong_one(browser: Any, server: tuple[str, Path], pho
     visit.end()
 
 
-def test_folders_become_classes(browser: Any, server: tuple[str, Path], photos: Dataset) -> None:
+def test_folders_become_classes(browser: Any, server: tuple[str, Path], photos: Dataset, tmp_path: Path) -> None:
     visit = Visit(browser, server[0])
     page, expect = visit.page, playwright.expect
     page.click("nav >> text=Teach")
@@ -516,6 +564,18 @@ def test_folders_become_classes(browser: Any, server: tuple[str, Path], photos: 
     page.click("nav >> text=Try")
     drop(page, photos.test[0].path, photos.test[1].path)
     expect(page.locator("#grid rect.found")).to_have_count(2)
+    drop(page, photos.test[0].path.parents[1], end=(300, 60))  # onto an element that the drag has just entered
+    expect(page.locator("#grid rect.found")).to_have_count(18)
+    expect(page.locator("body")).not_to_have_class("dragging")
+
+    # Nothing in it is a photo.
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "todo.txt").write_text("ten bytes.")
+    page.reload()
+    page.click("nav >> text=Teach")
+    drop(page, tmp_path / "notes")
+    expect(page.locator("#problem p")).to_have_text("Skipped: todo.txt (not a photo).")
+    expect(page.locator(".card")).to_have_count(1)
     visit.end()
 
 
@@ -528,11 +588,11 @@ def check_folders(page: Any, photos: Dataset) -> None:
         playwright.expect(card.locator("img")).to_have_count(6)
 
 
-def drop(page: Any, *paths: Path) -> None:
+def drop(page: Any, *paths: Path, end: tuple[int, int] = (300, 400)) -> None:
     session = page.context.new_cdp_session(page)
     data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
-    for kind in ("dragEnter", "dragOver", "drop"):
-        session.send("Input.dispatchDragEvent", {"type": kind, "x": 300, "y": 400, "data": data})
+    for kind, (x, y) in (("dragEnter", (300, 400)), ("dragOver", (300, 400)), ("drop", end)):
+        session.send("Input.dispatchDragEvent", {"type": kind, "x": x, "y": y, "data": data})
 
 
 def choose_folders(page: Any, photos: Dataset, tmp_path: Path, *names: str) -> None:
@@ -568,6 +628,15 @@ def test_check_boxes_with_mouse_and_keyboard(
         answer: dict[str, Any] = page.evaluate("fetch('api/labels').then(answer => answer.json())")["photos"][number]
         return answer
 
+    def check_saved(number: int, box: list[float], tolerance: float) -> None:
+        """The server has the box, or gets it soon."""
+        expected = pytest.approx(box, abs=tolerance)
+        for _ in range(100):
+            if photo(number)["box"] == expected:
+                return
+            page.wait_for_timeout(100)
+        assert photo(number)["box"] == expected
+
     # Drag the lower right corner, then the box, then draw another one.
     place, state = page.locator("#label-place"), page.locator("#label-state")
     expect(place).to_have_text("Photo 1 of 6")
@@ -583,8 +652,7 @@ def test_check_boxes_with_mouse_and_keyboard(
     middle = (smaller["x"] + smaller["width"] / 2, smaller["y"] + smaller["height"] / 2)
     drag(page, middle, (middle[0] - 3000, middle[1]))  # it stops at the edge
     visit.until("document.querySelector('#label-boxes rect.found').getAttribute('x') === '0'")
-    page.wait_for_timeout(200)
-    assert photo(0)["box"] == pytest.approx([0, half[1], half[2] - half[0], half[3]], abs=1)
+    check_saved(0, [0, half[1], half[2] - half[0], half[3]], 1)
     page.click("#label-reject")
     expect(place).to_have_text("Photo 2 of 6")
     assert photo(0)["box"] is None
@@ -604,9 +672,8 @@ def test_check_boxes_with_mouse_and_keyboard(
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Shift+ArrowDown")
     expect(state).to_contain_text("Corrected")
-    page.wait_for_timeout(200)
     moved = [found[0] + 0.56, found[1] + 5 * 0.56, found[2], found[3]]  # one and five percent of 56 pixels
-    assert photo(1)["box"] == pytest.approx(moved, abs=0.01)
+    check_saved(1, moved, 0.01)
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Upper left corner")
     page.keyboard.press("a")
     expect(place).to_have_text("Photo 3 of 6")

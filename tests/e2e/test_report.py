@@ -158,7 +158,7 @@ def test_a_phone_scrolls_tables_and_says_so(scheme: str, visit: Any) -> None:
     page = visit(viewport={"width": 390, "height": 800}, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") == 390, "the page itself does not scroll sideways"
     hint = page.locator("#classes .scroll-hint")
-    assert hint.is_visible()
+    playwright.expect(hint).to_be_visible()
     page.set_viewport_size({"width": 320, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") == 320
     name, *numbers = [box.bounding_box() for box in page.locator(".card tbody tr").first.locator("th, td").all()]

@@ -87,6 +87,7 @@ def main() -> None:
     """Exit codes: 0 done, 1 ran and failed, 2 wrong input, 130 interrupted, 143 terminated."""
     # Waiting threads sleep instead of spinning, which leaves the cores to other programs. Read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")  # the CPU computes what PyTorch lacks on Apple's GPUs
     # File names need not be valid UTF-8, and a pipe on Windows has an encoding that lacks most letters.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

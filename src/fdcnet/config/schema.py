@@ -251,7 +251,7 @@ class Config(Section):
     seed: int = 0
     """Seed of photo order, class order, crops, initial weights and held-out photos."""
     device: str = "auto"
-    """auto, cpu, cuda, or cuda:N."""
+    """auto, cpu, mps, cuda, or cuda:N."""
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     weights: LossWeights = field(default_factory=LossWeights)

@@ -17,13 +17,13 @@ from fdcnet.data.records import Record
 from fdcnet.errors import UserError
 from fdcnet.evaluation.evaluator import SWEEP, Answer, Forward, Target, evaluate, map_view, show
 from fdcnet.evaluation.table import Table
+from fdcnet.float64 import float64_device
 from fdcnet.methods.base import Method, State
 from fdcnet.runtime.distributed import is_shared, joined_objects, own_share
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.record import Example
 
 EXAMPLES_PER_TASK = 3
-BATCH = {"cpu": 32, "cuda": 256}  # photos, with up to MANY classes
 MANY = 1000  # classes; with more, fewer photos at a time, because each has the maps of all classes
 EXAMPLES_AT_END = 240  # photos after the last task, shared by all classes
 MOST_PER_CLASS = 6
@@ -47,7 +47,7 @@ def measure(
         targets[share.start : share.stop],
         [for_model(protocol, state) for protocol in protocols],
         crop=state.config.data.crop,
-        batch_size=eval_batch_size(runtime.device.type, len(state.classes)),
+        batch_size=eval_batch_size(runtime.device, len(state.classes)),
         sweep=sweep,
         keep=[row - share.start for row in keep if row in share],
         progress=lambda done, total: runtime.listener.progress("measuring", done, total),
@@ -57,8 +57,9 @@ def measure(
     return [Table.joined(parts) for parts in zip(*joined_objects(tables), strict=True)]
 
 
-def eval_batch_size(device: str, num_classes: int) -> int:
-    return max(1, BATCH[device] * MANY // max(num_classes, MANY))
+def eval_batch_size(device: torch.device, num_classes: int) -> int:
+    most = 256 if device.type == "cuda" else 32
+    return max(1, most * MANY // max(num_classes, MANY))
 
 
 def for_model(protocol: Protocol, state: State) -> Protocol:
@@ -79,6 +80,7 @@ def forward_of(
     """One forward pass for the outputs with and without compensation."""
     lineage = state.network.lineage
     classifiers: tuple[ClassifierChoice, ...] = ("head", "lda") if state.discriminant else ("head",)
+    found_on = float64_device(runtime.device)  # where boxes are found
 
     def forward(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:
         images = normalise(crops.to(runtime.device), lineage.mean, lineage.std)
@@ -87,8 +89,8 @@ def forward_of(
             plain = state.network(images, maps=want_maps)
             for kind in compensated:
                 outputs = method.finish(state, plain) if kind else plain
-                scores = {name: state.class_scores(outputs, name) for name in classifiers}
-                answers[kind] = Answer(scores, outputs.masks if want_maps else None)
+                scores = {name: state.class_scores(outputs, name).to(found_on) for name in classifiers}
+                answers[kind] = Answer(scores, outputs.masks.to(found_on) if want_maps else None)
         return answers
 
     return forward

@@ -31,7 +31,6 @@ from fdcnet.store.bundle import load_bundle
 if TYPE_CHECKING:
     from fdcnet.teaching.learn import LearnReport
 
-BATCH = {"cpu": 8, "cuda": 32}
 Decoded = tuple[np.ndarray, tuple[int, int]]
 OnError = Callable[[str, str], None]
 """on_error(name, reason) is called for each photo that cannot be read; the photo is skipped."""
@@ -180,7 +179,7 @@ class Localizer:
     def _stream(
         self, sources: Iterable[Any], request: Request, batch_size: int | None, on_error: OnError | None
     ) -> Iterator[Prediction]:
-        batch_size = batch_size or BATCH[self.device.type]
+        batch_size = batch_size or photos_at_a_time(self.device)
         batch: list[tuple[Photo, Decoded]] = []
         for photo, decoded in self.decode_ahead(sources, ahead=batch_size):
             try:
@@ -262,6 +261,10 @@ class Localizer:
             photo=photo,
             unfamiliar=unfamiliar,
         )
+
+
+def photos_at_a_time(device: torch.device) -> int:
+    return 32 if device.type == "cuda" else 8
 
 
 def predict_protocol(protocols: Sequence[Protocol]) -> Protocol:

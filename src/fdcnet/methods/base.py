@@ -46,7 +46,8 @@ class State:
         if classifier == "head" or (classifier == "auto" and self.discriminant is None):
             return outputs.scores
         assert self.discriminant is not None, "there is no discriminant"
-        return self.discriminant.scores(outputs.pooled(self.discriminant.layer)).float()
+        scores = self.discriminant.scores(outputs.pooled(self.discriminant.layer))
+        return scores.float().to(outputs.features.device)
 
     def is_unfamiliar(self, outputs: Outputs) -> Tensor:
         """Whether a photo may show none of the classes; false without a discriminant: (B,) bool"""

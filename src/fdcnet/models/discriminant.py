@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fdcnet.float64 import as_float64
+
 Layer = Literal["tail", "class", "both"]
 LAYERS: tuple[Layer, ...] = ("tail", "class", "both")
 UNLIMITED = 1e300
@@ -75,7 +77,7 @@ class Discriminant:
 
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Count photos in: (N, D), (N,). A label beyond the last class adds classes."""
-        features, labels = features.to(self.sums), labels.to(self.sums.device)
+        features, labels = self._as_sums(features), labels.to(self.sums.device)
         self._grow(int(labels.max()) + 1 if len(labels) else 0)
         self.scatter += features.T @ features
         self.sums.index_add_(0, labels, features)
@@ -104,13 +106,13 @@ class Discriminant:
 
     def scores(self, features: Tensor) -> Tensor:
         """Log-probability of each class, up to a constant of each photo: (N, D) -> (N, K)"""
-        solution, device = self.solve(), features.device
-        return features.double() @ solution.weight.T.to(device) + solution.bias.to(device)
+        solution, features = self.solve(), as_float64(features)
+        return features @ solution.weight.T.to(features.device) + solution.bias.to(features.device)
 
     def distances(self, features: Tensor) -> Tensor:
         """Squared Mahalanobis distance to each class mean: (N, D) -> (N, K)"""
         solution = self.solve()
-        distances = torch.cdist(solution.whitened(features.to(self.sums)), solution.whitened_means).square()
+        distances = torch.cdist(solution.whitened(self._as_sums(features)), solution.whitened_means).square()
         return distances.masked_fill(self.counts == 0, torch.inf)
 
     def nearest_distance(self, features: Tensor) -> Tensor:
@@ -130,7 +132,7 @@ class Discriminant:
         So a temperature, a threshold or the shrinkage can be chosen without held-out photos. The photo is taken out of
         its class mean and of the covariance (Sherman-Morrison). A class that had no other photo is infinitely far.
         """
-        solution, features, labels = self.solve(), features.to(self.sums), labels.to(self.sums.device)
+        solution, features, labels = self.solve(), self._as_sums(features), labels.to(self.sums.device)
         others = (self.counts[labels] - 1).clamp(min=1)
         degrees = (self.counts.sum() - (self.counts > 0).sum()).clamp(min=1)
         own = solution.whitened(features - solution.means[labels])  # (N, D)
@@ -184,6 +186,9 @@ class Discriminant:
         self._solution = None
         return self
 
+    def _as_sums(self, features: Tensor) -> Tensor:
+        return as_float64(features).to(self.sums.device)
+
     def _grow(self, num_classes: int) -> None:
         num_new = max(0, num_classes - self.num_classes)
         self.sums = torch.cat([self.sums, self.sums.new_zeros(num_new, self.num_features)])
@@ -196,7 +201,7 @@ def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     (N, K), (N,) -> 0.01 to 1000
     """
     candidates = torch.logspace(-2, 3, 501, dtype=torch.float64)
-    scores, labels = scores.double().cpu(), labels.cpu()
+    scores, labels = as_float64(scores).cpu(), labels.cpu()
 
     def loss(number: int) -> float:
         return float(torch.nn.functional.cross_entropy(scores / candidates[number], labels))

@@ -18,7 +18,7 @@ from fdcnet import geometry
 from fdcnet.data.decode import BadImage
 from fdcnet.data.photo import Photo
 from fdcnet.inference.annotation import Annotation
-from fdcnet.inference.localizer import BATCH, Localizer
+from fdcnet.inference.localizer import Localizer, photos_at_a_time
 from fdcnet.inference.outline import outline
 from fdcnet.runtime.device import autocast_for
 from fdcnet.teaching.label_photos import KnownPhoto
@@ -60,7 +60,7 @@ def box_photos(
 ) -> Iterator[LabelledPhoto]:
     """Box every class of every photo. Unreadable photos are reported to `on_error(name, reason)` and skipped."""
     label_of = {name: label for label, name in enumerate(localizer.classes)}
-    batch_size = BATCH[localizer.device.type]
+    batch_size = photos_at_a_time(localizer.device)
     known = {photo.name: photo for photo in photos}
     batch: list[tuple[KnownPhoto, _Item]] = []
     sources = (Photo(photo.path, photo.name) for photo in photos)

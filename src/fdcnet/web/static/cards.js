@@ -1,8 +1,8 @@
 /* Teach: a card per class, with its name and photos. */
 
 import { $, classCount, count, megabytes, tag } from "./dom.js";
-import { showProblem } from "./server.js";
-import { isKnown, isNew, model, onModelChange } from "./model.js";
+import { guarded, showProblem } from "./server.js";
+import { isKnown, isNew, model, onModelChange, ready } from "./model.js";
 import { isShowable, photoUrl, skippedMessage, unusable } from "./photo.js";
 import { groupChosen } from "./folders.js";
 
@@ -25,8 +25,11 @@ export function addFirstCards() {
 
 export function addGroups(groups) {
   removeEmptyCards();
-  for (const [name, files] of groups) if (!files.every(unusable)) addCard(name, files);
-  update();
+  for (const [name, files] of groups) {
+    if (files.every(unusable)) showProblem(skippedMessage(files));
+    else addCard(name, files);
+  }
+  addFirstCards();
 }
 
 export function addPastedPhotos(files) {
@@ -151,12 +154,15 @@ export function update() {
 
 export function setUpCards() {
   onModelChange(() => { if (cards.length) update(); });
-  $("add-class").addEventListener("click", () => {
+  $("add-class").addEventListener("click", guarded(async () => {
+    await ready;
     addCard().element.querySelector("input").focus();
-  });
+  }));
   $("choose-folder").addEventListener("click", () => $("folder").click());
-  $("folder").addEventListener("change", () => {
-    addGroups(groupChosen([...$("folder").files]));
+  $("folder").addEventListener("change", guarded(async () => {
+    const groups = groupChosen([...$("folder").files]);
     $("folder").value = "";
-  });
+    await ready;
+    addGroups(groups);
+  }));
 }

@@ -18,8 +18,11 @@ export async function groupDropped(items) {
       for (const inner of some) await walk(inner, entry.name);
     }
   };
-  const entries = items.map((item) => item.webkitGetAsEntry?.()).filter(Boolean); // before the first await: items expire
-  for (const entry of entries) await walk(entry, "");
+  const entries = items.map((item) => item.webkitGetAsEntry?.() ?? item.getAsFile()).filter(Boolean); // before the first await: items expire
+  for (const entry of entries) {
+    if (entry instanceof File) add(groups, "", entry); // a picture from another page
+    else await walk(entry, "");
+  }
   return byName(groups);
 }
 

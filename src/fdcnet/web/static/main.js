@@ -2,7 +2,7 @@
 
 import { $ } from "./dom.js";
 import { guarded, hideProblem } from "./server.js";
-import { knownClasses, loadModel, model, onModelChange, refreshModel } from "./model.js";
+import { knownClasses, loadModel, model, onModelChange, ready, refreshModel } from "./model.js";
 import { setUpPredict, tryPhotos } from "./predict.js";
 import { addGroups, addPastedPhotos, setUpCards } from "./cards.js";
 import { setUpLesson, showCards, showRunningLesson, teachGroups, teachPhoto } from "./lesson.js";
@@ -24,24 +24,30 @@ function showPart() {
 }
 
 async function showTab() {
-  const wanted = currentTab();
   showPart();
   hideProblem();
+  await ready;
+  const wanted = currentTab();
   if (wanted === "teach" && $("lesson").hidden) showCards();
   if (wanted === "label") await showLabels();
   if (wanted === "model") await showHistory();
 }
 
+const hasFiles = (event) => event.dataTransfer.types.includes("Files"); // and not text, which fields take themselves
+
 async function takeDrop(transfer) {
   const tab = currentTab();
-  if (tab === "teach" && !$("lesson-form").hidden) addGroups(await groupDropped([...transfer.items]));
-  if (tab === "label" && !$("label-form").hidden) addLabelGroups(await groupDropped([...transfer.items]));
-  if (tab === "try" || tab === "model") await tryPhotos([...transfer.files]);
+  const groups = await groupDropped([...transfer.items]);
+  await ready;
+  if (tab === "teach" && !$("lesson-form").hidden) addGroups(groups);
+  if (tab === "label" && !$("label-form").hidden) addLabelGroups(groups);
+  if (tab === "try" || tab === "model") await tryPhotos([...groups.values()].flat());
 }
 
 async function takePaste(files) {
   if (!files.length) return;
   const tab = currentTab();
+  await ready;
   if (tab === "teach" && !$("lesson-form").hidden) addPastedPhotos(files);
   if (tab === "label" && !$("label-form").hidden) addLabelGroups(new Map([["", files]]));
   if (tab === "try" || tab === "model") await tryPhotos(files);
@@ -61,9 +67,16 @@ function listen() {
   setUpLesson();
   setUpLabels(teachGroups);
   document.addEventListener("paste", guarded((event) => takePaste([...(event.clipboardData?.files ?? [])])));
-  document.addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dragging"); });
+  for (const kind of ["dragenter", "dragover"]) { // both: or else a drop right after entering an element is lost
+    document.addEventListener(kind, (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      document.body.classList.add("dragging");
+    });
+  }
   document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dragging"); });
   document.addEventListener("drop", guarded(async (event) => {
+    if (!hasFiles(event)) return;
     event.preventDefault();
     document.body.classList.remove("dragging");
     await takeDrop(event.dataTransfer);

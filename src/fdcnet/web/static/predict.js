@@ -30,13 +30,18 @@ export async function tryPhotos(files) {
 
 async function tryPhoto(file) {
   const request = ++shown.request;
-  const url = await photoUrl(file);
+  $("stage").classList.add("waiting");
+  const url = await photoUrl(file).catch((error) => {
+    if (request === shown.request) $("stage").classList.remove("waiting");
+    throw error;
+  });
   if (request !== shown.request) return;
   URL.revokeObjectURL($("photo").src);
   Object.assign(shown, { file, predictions: new Map(), prediction: null, chosenClass: null });
   clearOverlay();
   $("photo").src = url;
   await $("photo").decode().catch(() => null);
+  if (request !== shown.request) return;
   style($("stage"), "--aspect", $("photo").naturalWidth / $("photo").naturalHeight);
   $("try-drop").hidden = true;
   $("result").hidden = false;
