@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fdcnet.data.records import Batch
 from fdcnet.methods.base import Phase
 from fdcnet.models.kernels import own_kernels
-from fdcnet.runtime.device import autocast_for, describe
+from fdcnet.runtime.device import autocast_for, device_name
 from fdcnet.training import optim
 from fdcnet.training.step import RecordedStep, Step
 from training import OLD, phase_of, photos_per_second, synchronize
@@ -158,7 +158,7 @@ def print_profile(phase: Phase, options: argparse.Namespace, device: torch.devic
     by_kind = Counter[str]()
     for name, milliseconds in own.items():
         by_kind[kind_of(name)] += milliseconds
-    print(f"\n{describe(device)}, {options.backbone}, batch {options.batch}: ms per step by kind of kernel")
+    print(f"\n{device_name(device)}, {options.backbone}, batch {options.batch}: ms per step by kind of kernel")
     for kind, milliseconds in by_kind.most_common():
         print(f"{milliseconds:8.3f}  {kind}")
     for name, milliseconds in sorted(own.items(), key=lambda item: -item[1])[:25]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fdcnet.runtime.device import describe
+from fdcnet.runtime.device import device_name
 from fdcnet.store.record import commit
 
 Row = dict[str, Any]
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 def made(device: torch.device) -> Row:
     """Where and how a row was measured."""
-    return {"device": describe(device), "commit": commit(), "command": f"python {' '.join(sys.argv)}"}
+    return {"device": device_name(device), "commit": commit(), "command": f"python {' '.join(sys.argv)}"}
 
 
 def merge(file: Path, rows: list[Row]) -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from fdcnet.store.record import read_mapping
 from fdcnet.suite.figures import links
-from fdcnet.suite.page import HOW_TESTED, HOW_TO_READ, measured_runs, views_of, write_page
+from fdcnet.suite.page import HOW_TESTED, HOW_TO_READ, measured_runs, protocols_of, write_page
 from fdcnet.suite.plan import Suite, TableSpec, read_suite
-from fdcnet.suite.rows import Measured, View, rows_of
+from fdcnet.suite.rows import Measured, ProtocolKey, rows_of
 from fdcnet.suite.tables import brief_table, comparison_table, comparisons, results_table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 SUITES = ("cub200", "cub200-memory", "cub200-paper", "pets", "imagenet100")  # in this order
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end of results -->)", re.S)
-EARLIER = View("class", "head", 0.15)  # the protocol of the README's table until then
+EARLIER = ProtocolKey("class", "head", 0.15)  # the protocol of the README's table until then
 INTRO = """\
 # Results
 
@@ -68,9 +68,9 @@ def brief_section(table: TableSpec, runs: list[Measured], planned: int) -> Itera
     if not runs:
         yield "Not measured yet.\n"
         return
-    view = views_of(runs)[0]
-    yield f"{view.title}; {len(runs)} of {planned} runs.\n"
-    rows = rows_of(runs, view)
+    protocol = protocols_of(runs)[0]
+    yield f"{protocol.title}; {len(runs)} of {planned} runs.\n"
+    rows = rows_of(runs, protocol)
     yield results_table(rows)
     if table.compare and (found := comparisons(rows, table.compare)):
         yield f"{comparison_table(found)}\n{HOW_TESTED}"
@@ -80,7 +80,7 @@ def main_block(suite: Suite) -> str:
     """The table of the first page. As long as some of its methods are not measured, the earlier table follows."""
     name = suite.tables[0].name
     runs = measured_runs(suite, RESULTS)[name]
-    parts = [captioned(runs, views_of(runs)[0], "Means over the runs of a row.")] if runs else []
+    parts = [captioned(runs, protocols_of(runs)[0], "Means over the runs of a row.")] if runs else []
     if {run.recipe for run in runs} != {suite.runs[planned].recipe for planned in suite.rows[name]}:
         earlier = [run for run in earlier_runs() if re.fullmatch(r"cub200-mobilenet_v1-[a-z]+", run.recipe)]
         about = "Measured before the current defaults; [earlier measurements](RESULTS/earlier.md) discusses it."
@@ -88,12 +88,13 @@ def main_block(suite: Suite) -> str:
     return "\n".join(parts)
 
 
-def captioned(runs: list[Measured], view: View, about: str) -> str:
-    rows = rows_of(runs, view)
+def captioned(runs: list[Measured], protocol: ProtocolKey, about: str) -> str:
+    rows = rows_of(runs, protocol)
     commits = ", ".join(f"`{name}`" for name in dict.fromkeys(name for row in rows for name in row.commits))
     return (
-        f"CUB-200, 100 classes and then five times 20, MobileNetV1, memory of 2000 photos.\n{view.title}, ten crops. "
-        f"Average over the tasks / after the last task, in percent.\n{about} Commit {commits}.\n\n{brief_table(rows)}"
+        "CUB-200, 100 classes and then five times 20, MobileNetV1, memory of 2000 photos.\n"
+        f"{protocol.title}, ten crops. Average over the tasks / after the last task, in percent.\n"
+        f"{about} Commit {commits}.\n\n{brief_table(rows)}"
     )
 
 
@@ -103,7 +104,7 @@ def tests_block(suite: Suite) -> str:
     runs = measured_runs(suite, RESULTS)[table.name]
     if not runs:
         return "Not measured yet: the earlier runs kept no photos.\n"
-    return f"{comparison_table(comparisons(rows_of(runs, views_of(runs)[0]), table.compare))}\n{HOW_TESTED}"
+    return f"{comparison_table(comparisons(rows_of(runs, protocols_of(runs)[0]), table.compare))}\n{HOW_TESTED}"
 
 
 def earlier_section() -> Iterator[str]:
@@ -112,9 +113,9 @@ def earlier_section() -> Iterator[str]:
     runs = earlier_runs()
     for backbone in dict.fromkeys("-".join(run.recipe.split("-")[:2]) for run in runs):
         own = [run for run in runs if run.recipe.startswith(f"{backbone}-")]
-        for view in views_of(own):
-            yield f"### {backbone}: {view.title}\n"
-            yield results_table(rows_of(own, view))
+        for protocol in protocols_of(own):
+            yield f"### {backbone}: {protocol.title}\n"
+            yield results_table(rows_of(own, protocol))
 
 
 def earlier_runs() -> list[Measured]:

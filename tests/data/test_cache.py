@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from fdcnet.data import cache as cache_module
-from fdcnet.data.cache import PixelCache, default_cache_dir, fingerprint, keep, kept
+from fdcnet.data.cache import PixelCache, cache_key, default_cache_dir, keep, kept
 from fdcnet.data.decode import BadImage, decode, decode_with_size, image_size, upright
 from fdcnet.data.records import Record
 from fdcnet.errors import UserError
@@ -295,14 +295,14 @@ def test_the_mapped_pixels_can_be_written_without_reaching_the_file(records: lis
 
 
 def test_a_changed_photo_another_size_or_another_list_are_decoded_anew(records: list[Record], tmp_path: Path) -> None:
-    first = fingerprint(records, 8)
-    assert fingerprint([Record(record.path, "other") for record in records], 8) == first
-    assert fingerprint(records, 9) != first
-    assert fingerprint(records[::-1], 8) != first
+    first = cache_key(records, 8)
+    assert cache_key([Record(record.path, "other") for record in records], 8) == first
+    assert cache_key(records, 9) != first
+    assert cache_key(records[::-1], 8) != first
     PixelCache.build(records, 8, tmp_path / "cache", CPU)
     Image.new("L", (20, 10), 200).save(records[0].path)
     os.utime(records[0].path, ns=(1, 1))
-    assert fingerprint(records, 8) != first
+    assert cache_key(records, 8) != first
     assert greys(PixelCache.build(records, 8, tmp_path / "cache", CPU))[0] == 200
 
 
@@ -322,7 +322,7 @@ def test_broken_photos_are_left_out_and_named(records: list[Record], tmp_path: P
 def test_a_photo_that_became_readable_is_seen(records: list[Record], tmp_path: Path) -> None:
     """Its time stamp need not tell: here the sidecar of a build that could not read it is put in place."""
     PixelCache.build(records, 8, tmp_path / "cache", CPU)
-    stem = tmp_path / "cache" / fingerprint(records, 8)
+    stem = tmp_path / "cache" / cache_key(records, 8)
     sidecar = json.loads(stem.with_suffix(".json").read_text())
     sidecar |= {"shape": [5, 8, 8, 3], "sizes": sidecar["sizes"][1:], "broken": [[0, "Permission denied"]]}
     stem.with_suffix(".json").write_text(json.dumps(sidecar))
@@ -354,7 +354,7 @@ def test_no_records_give_an_empty_cache(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["sidecar gone", "sidecar cut", "pixels gone", "pixels cut"])
 def test_damage_is_built_anew(records: list[Record], tmp_path: Path, damage: str, decodes: list[Path]) -> None:
     PixelCache.build(records, 8, tmp_path / "cache", CPU)
-    stem = tmp_path / "cache" / fingerprint(records, 8)
+    stem = tmp_path / "cache" / cache_key(records, 8)
     victim = stem.with_suffix(".json" if "sidecar" in damage else ".pixels")
     if "gone" in damage:
         victim.unlink()
@@ -447,13 +447,13 @@ def test_the_cache_keeps_within_its_limit(
     stems = []
     for size in (8, 8, 7):  # the second one is the first, used again
         PixelCache.build(records, size, tmp_path / "cache", CPU)
-        stems.append(fingerprint(records, size))
+        stems.append(cache_key(records, size))
     for age, stem in enumerate((stems[0], stems[2])):
         os.utime(tmp_path / "cache" / f"{stem}.json", (age, age))
     PixelCache.build(records, 8, tmp_path / "cache", CPU)  # now the newest
     monkeypatch.setattr(cache_module, "_in_use", set())  # as in the next process
     PixelCache.build(records[:-1], 8, tmp_path / "cache", CPU)
-    assert blocks() == sorted([stems[0], fingerprint(records[:-1], 8)])
+    assert blocks() == sorted([stems[0], cache_key(records[:-1], 8)])
     assert len(PixelCache.build(records, 8, tmp_path / "cache", CPU)) == len(records)
 
 
@@ -494,7 +494,7 @@ def test_a_run_never_evicts_its_own_photos_and_never_exceeds_the_limit(
     test = PixelCache.build(records[1:], 8, tmp_path / "cache", CPU)  # stays in memory
     assert greys(test) == greys(training)[1:]
     stored = [path for path in (tmp_path / "cache").iterdir() if path.suffix == ".pixels"]
-    assert [path.stem for path in stored] == [fingerprint(records, 8)]
+    assert [path.stem for path in stored] == [cache_key(records, 8)]
     decodes.clear()
     PixelCache.build(records, 8, tmp_path / "cache", CPU)  # the next run
     assert decodes == []

@@ -20,7 +20,7 @@ from fdcnet.evaluation.evaluator import (
     class_views,
     evaluate,
     locate,
-    rank,
+    rank_classes,
     reduce_maps,
     show,
 )
@@ -221,7 +221,7 @@ def test_reduce_maps():
 
 
 def test_equal_scores_rank_by_class_number():
-    ranked = rank(torch.full((2, 6), 1 / 6).log(), torch.tensor([0, 5]))
+    ranked = rank_classes(torch.full((2, 6), 1 / 6).log(), torch.tensor([0, 5]))
     assert ranked.rank.tolist() == [0, 5]
     assert ranked.top5.tolist() == [[0, 1, 2, 3, 4]] * 2
 

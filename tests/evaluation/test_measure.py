@@ -10,7 +10,7 @@ from fdcnet.config import Config, Protocol
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import BoxXYXY, Record
 from fdcnet.errors import UserError
-from fdcnet.evaluation.measure import examples_of, measure, photos_at_a_time, pick_examples, targets_of
+from fdcnet.evaluation.measure import eval_batch_size, examples_of, measure, pick_examples, targets_of
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import Method, State
 from fdcnet.models.network import new_network
@@ -112,7 +112,7 @@ def test_examples_with_the_same_file_name_have_names_of_their_own(small_config: 
     assert names == ["ant-1", "bee-1", "bee-bee/1.png", "bee-bee/more/1.jpg"]
 
 
-def test_many_classes_are_evaluated_on_fewer_photos_at_a_time() -> None:
-    sizes = [photos_at_a_time(torch.device("cuda"), num) for num in (0, 200, 1000, 2000, 10_000, 10**6)]
+def test_many_classes_are_evaluated_on_fewer_eval_batch_size() -> None:
+    sizes = [eval_batch_size(torch.device("cuda"), num) for num in (0, 200, 1000, 2000, 10_000, 10**6)]
     assert sizes == [256, 256, 256, 128, 25, 1]
-    assert photos_at_a_time(torch.device("cpu"), 10_000) == 3
+    assert eval_batch_size(torch.device("cpu"), 10_000) == 3

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fdcnet.errors import UserError
-from fdcnet.runtime.device import autocast_for, describe, find_device
+from fdcnet.runtime.device import autocast_for, device_name, find_device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -37,23 +37,23 @@ def test_with_two_gpus() -> None:
     assert "sees 2, counted from cuda:0" in error.value.remedy
 
 
-def test_apple_gpus_are_refused_before_hours_of_training() -> None:
-    """Evaluation, boxes and the closed-form classifier cannot run there."""
-    with pytest.raises(UserError, match="not supported"):
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="there is an Apple GPU")
+def test_an_apple_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UserError, match="no Apple GPU"):
         find_device("mps")
 
 
 def test_an_apple_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert find_device("mps") == torch.device("mps")
-    assert describe(torch.device("mps")) == "Apple GPU"
+    assert device_name(torch.device("mps")) == "Apple GPU"
 
 
 @pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "meta", "xla"])
 def test_what_is_no_device_here(name: str) -> None:
     with pytest.raises(UserError, match=f"There is no device '{name}'") as error:
         find_device(name)
-    assert error.value.remedy == "Choose auto, cpu, cuda or cuda:N."
+    assert error.value.remedy == "Choose auto, cpu, cuda, cuda:N or mps."
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_bf16_really_computes_in_it() -> None:
 
 
 def test_a_cpu_is_described_by_its_threads() -> None:
-    assert describe(CPU).startswith(f"CPU ({torch.get_num_threads()} of ")
+    assert device_name(CPU).startswith(f"CPU ({torch.get_num_threads()} of ")

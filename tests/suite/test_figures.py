@@ -9,7 +9,7 @@ import pytest
 from fdcnet.report.charts import Series, line_chart
 from fdcnet.suite.drift import distances, ways
 from fdcnet.suite.figures import accuracy, against_memory, forgotten
-from fdcnet.suite.rows import Measured, View, rows_of
+from fdcnet.suite.rows import Measured, ProtocolKey, rows_of
 
 
 def run(
@@ -25,7 +25,7 @@ def run(
     return Measured(recipe, variant, (None, seed), [results])
 
 
-VIEW = View("class", "head", 0.5)
+VIEW = ProtocolKey("class", "head", 0.5)
 
 
 def test_curves_have_a_band_where_there_are_several_seeds() -> None:
@@ -75,7 +75,7 @@ def test_ways_keep_the_distances_of_a_plane() -> None:
 
 def test_a_run_without_features_has_no_drift(tmp_path: Path) -> None:
     from fdcnet.store.record import RunRecord
-    from fdcnet.suite.drift import drift_of
+    from fdcnet.suite.drift import measured_drift
 
     RunRecord.create(tmp_path / "run", {"tasks": [["a"], ["b"]]})
-    assert drift_of(tmp_path / "run") is None
+    assert measured_drift(tmp_path / "run") is None

@@ -9,7 +9,7 @@ from fdcnet.config import Protocol
 from fdcnet.errors import UserError
 from fdcnet.evaluation.metrics import METRICS, summary
 from fdcnet.evaluation.table import Table
-from fdcnet.suite.photos import Photos, collect, right
+from fdcnet.suite.photos import PhotoResults, collect, right
 
 
 def table(rank: list[int], iou: list[float]) -> Table:
@@ -54,7 +54,7 @@ def test_protocols_share_what_is_the_same() -> None:
 def test_it_reads_back_what_was_saved(tmp_path: Path) -> None:
     photos, _ = collect({"class": [table([0, 7], [0.6, float("nan")]), table([3, 0, 1], [0.1, 0.2, 0.3])]})
     photos.save(tmp_path / "photos.csv.gz")
-    again = Photos.load(tmp_path / "photos.csv.gz")
+    again = PhotoResults.load(tmp_path / "photos.csv.gz")
     assert again.path == photos.path
     assert again.task.tolist() == [1, 1, 2, 2, 2]
     assert again.columns["iou class"].tolist() == [60, -1, 10, 20, 30]
@@ -64,4 +64,4 @@ def test_it_reads_back_what_was_saved(tmp_path: Path) -> None:
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "photos.csv.gz").write_bytes(b"nothing")
     with pytest.raises(UserError, match="is not a table of photos"):
-        Photos.load(tmp_path / "photos.csv.gz")
+        PhotoResults.load(tmp_path / "photos.csv.gz")

@@ -8,7 +8,7 @@ from fdcnet import config
 from fdcnet.store.record import RunRecord
 from fdcnet.suite.plan import PlannedRun
 from fdcnet.suite.progress import duration, position, remaining
-from fdcnet.suite.runner import Job, State
+from fdcnet.suite.runner import Job, JobState
 
 FACTS = {"tasks": [["a", "b"], ["c"]], "data": {"num_train": 30}, "memory_images": 10}
 SETTINGS = config.load(None, ["train.base_epochs=4", "train.step_epochs=3", "drift.epochs=2"], method="fdcnet")
@@ -34,7 +34,7 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_the_time_left_is_that_of_the_finished_runs() -> None:
-    def job(state: State, took: float = 0.0) -> Job:
+    def job(state: JobState, took: float = 0.0) -> Job:
         return Job(PlannedRun("run", (), SETTINGS), Path("run"), None, None, state, None, 100.0, 100 + took)
 
     assert remaining([job("waiting"), Job(PlannedRun("run", (), SETTINGS), Path("run"), None, None, "done")], 2) is None

@@ -14,7 +14,7 @@ from fdcnet.errors import UserError
 from fdcnet.files import locked
 from fdcnet.store.record import RunRecord, read_json
 from fdcnet.suite.page import page
-from fdcnet.suite.photos import Photos, right
+from fdcnet.suite.photos import PhotoResults, right
 from fdcnet.suite.plan import read_suite
 from fdcnet.suite.runner import Runner
 
@@ -129,7 +129,7 @@ def check_results(results: Path) -> None:
     assert fdcnet["made"]["config"]["data"]["path"] == "photos"
     assert set(fdcnet["made"]["seconds_by_phase"]) == {"decode", "train", "herd", "fit", "evaluate", "write"}
     assert fdcnet["made"]["peak_memory_mb"]["host"] > 50
-    photos = Photos.load(results / "tiny-fdcnet-s0" / "photos.csv.gz")
+    photos = PhotoResults.load(results / "tiny-fdcnet-s0" / "photos.csv.gz")
     last = photos.select(photos.task == 2)
     for metric in ("top1_loc", "gt_known", "top5_cls"):
         assert 100 * right(last, fdcnet["photos"], metric).mean() == pytest.approx(fdcnet["last"][metric])

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fdcnet.suite.photos import FILE, Photos
-from fdcnet.suite.rows import Measured, Row, View, rows_of, short_labels
+from fdcnet.suite.photos import FILE, PhotoResults
+from fdcnet.suite.rows import Measured, ProtocolKey, Row, rows_of, short_labels
 from fdcnet.suite.tables import comparison_table, comparisons, results_table
 
-VIEW = View("class", "lda", 0.5)
+VIEW = ProtocolKey("class", "lda", 0.5)
 NUM_CLASSES, PER_CLASS = 4, 10
 
 
@@ -49,7 +49,7 @@ def run(
     columns = {"rank class": rank, "iou class": np.full(len(rank), 80)}
     own = folder / f"{recipe}{variant}-{seed}"
     own.mkdir()
-    Photos(np.full(len(rank), 3), paths, label, columns).select(label != untested).save(own / FILE)
+    PhotoResults(np.full(len(rank), 3), paths, label, columns).select(label != untested).save(own / FILE)
     return Measured(recipe, variant, (None, seed), [results(average, 10 * sum(right) / NUM_CLASSES)], own)
 
 
@@ -65,7 +65,9 @@ def test_protocols_with_other_maps_are_not_mixed() -> None:
         made = results(10 * i, 10 * i)
         found.append(made | {"protocol": made["protocol"] | own})
     measured = Measured("fdcnet", "", (None, 0), found)
-    shown = {view.title: rows_of([measured], view)[0].value("last", "top1_loc") for view in measured.views}
+    shown = {
+        protocol.title: rows_of([measured], protocol)[0].value("last", "top1_loc") for protocol in measured.protocols
+    }
     assert shown == {
         "Class-averaged map (top 5, one view), LDA, threshold 0.5": 0.0,
         "Class-averaged map (top 80, one view), LDA, threshold 0.5": 10.0,
@@ -138,8 +140,8 @@ def test_a_method_without_lda_is_shown_by_its_head() -> None:
         "a", "", (None, 0), [results(60.0, 50.0), results(1.0, 1.0, "head"), results(2.0, 2.0, "lda", False)]
     )
     assert [row.label for row in rows(both, head)] == ["a", "a, network alone", "b (head)"]
-    assert [row.label for row in rows_of([both, head], View("class", "head", 0.5))] == ["a", "b"]
-    assert rows_of([both], View("class", "lda", 0.15)) == []
+    assert [row.label for row in rows_of([both, head], ProtocolKey("class", "head", 0.5))] == ["a", "b"]
+    assert rows_of([both], ProtocolKey("class", "lda", 0.15)) == []
 
 
 def test_labels_leave_out_what_all_names_start_with() -> None:

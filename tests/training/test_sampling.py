@@ -9,7 +9,7 @@ from fdcnet.config import OptimConfig
 from fdcnet.data.records import Task
 from fdcnet.memory import ExemplarMemory
 from fdcnet.methods.base import DataKind, Phase
-from fdcnet.training.sampling import Photos, gather_photos, indices_of, needs_drawn
+from fdcnet.training.sampling import TrainingPhotos, gather_photos, indices_of, needs_drawn
 
 TASK = Task(2, ("c", "d"), 2, (), ())
 
@@ -18,7 +18,7 @@ def phase_of(data: DataKind, outer: Phase | None = None) -> Phase:
     return Phase("main", 1, {}, lambda batch: {}, (), OptimConfig(), data=data, outer=outer, outer_every=3)
 
 
-def photos_of(draw: bool = True, seed: int = 0) -> Photos:
+def photos_of(draw: bool = True, seed: int = 0) -> TrainingPhotos:
     """12 and 8 new photos of classes 2 and 3, and an exemplar memory of 4 photos of classes 0 and 1 each."""
     memory = ExemplarMemory(12)
     for label in (0, 1):

@@ -21,10 +21,10 @@ def doctor() -> None:
     """Show the device, versions, extras, weights and cache."""
     import torch
 
-    from fdcnet.runtime.device import describe, find_device
+    from fdcnet.runtime.device import device_name, find_device
     from fdcnet.store.record import environment
 
-    facts = environment(describe(find_device("auto")))
+    facts = environment(device_name(find_device("auto")))
     _print("device", facts["device"])
     if not torch.cuda.is_available():
         _print("", "no GPU: fine for 'learn' and small data sets; CUB-200 takes days")

@@ -75,7 +75,7 @@ Set = Annotated[
         "--set", metavar="KEY=VALUE", help="Change any setting, e.g. `--set train.optim.lr=0.002` (repeatable)."
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, or cuda:N. [default: auto]")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N, or mps on a Mac. [default: auto]")]
 Engine = Annotated[str, typer.Option(help="torch, or onnx: ONNX Runtime, which is faster on a CPU.")]
 Cache = Annotated[
     Path | None,

@@ -14,7 +14,7 @@ from fdcnet.config.loading import (
     to_yaml,
 )
 from fdcnet.config.schema import (
-    Classifier,
+    ClassifierChoice,
     Config,
     DataConfig,
     Frame,
@@ -31,7 +31,7 @@ from fdcnet.config.section import Section, number
 
 __all__ = [
     "RECIPES",
-    "Classifier",
+    "ClassifierChoice",
     "Config",
     "DataConfig",
     "Frame",

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from fdcnet.config.section import Section, number
 
 S = TypeVar("S", bound=Section)
-Classifier = Literal["auto", "head", "lda"]
+ClassifierChoice = Literal["auto", "head", "lda"]
 Frame = Literal["crop", "image"]
 VIEWS = {1: "one-view", 2: "two-views"}
 
@@ -231,7 +231,7 @@ class Protocol(Section):
     """Box widths count both border pixels, as in the papers' scripts."""
     compensated: bool = True
     """Use what a method adds to the network's own outputs for old classes. false: the network alone."""
-    classifier: Classifier = "auto"
+    classifier: ClassifierChoice = "auto"
     """Which classifier decides the class: the classifier head, or the closed-form one (lda). auto: lda for methods that
     keep photos of all classes, else head."""
 
@@ -251,7 +251,7 @@ class Config(Section):
     seed: int = 0
     """Seed of photo order, class order, crops, initial weights and held-out photos."""
     device: str = "auto"
-    """auto, cpu, cuda, or cuda:N."""
+    """auto, cpu, mps, cuda, or cuda:N."""
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     weights: LossWeights = field(default_factory=LossWeights)

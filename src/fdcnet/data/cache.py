@@ -141,7 +141,7 @@ def exceeds_limit(num_photos: int, size: int) -> bool:
     return _raw_bytes(num_photos, size) > _limit_bytes()
 
 
-def fingerprint(records: Sequence[Record], size: int) -> str:
+def cache_key(records: Sequence[Record], size: int) -> str:
     """Changes with the list of files, their time stamps and the decoded size, but not with labels."""
     digest = hashlib.sha256(f"{FORMAT} {size}".encode())
     for record in records:
@@ -203,7 +203,7 @@ def _in_memory(decoded: Iterator[Decoded], num: int, size: int) -> _Block:
 def _on_disk(
     records: Sequence[Record], size: int, cache_dir: Path, decoded: Callable[[bool], Iterator[Decoded]], encoded: bool
 ) -> _Block:
-    stem = cache_dir / (fingerprint(records, size) + ("-jpeg" if encoded else ""))
+    stem = cache_dir / (cache_key(records, size) + ("-jpeg" if encoded else ""))
     found = _map(stem, len(records), size)
     if found is not None and not _any_repaired(found, records, size):
         _in_use.add(stem)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fdcnet import geometry
-from fdcnet.config import Classifier, Frame, Protocol
+from fdcnet.config import ClassifierChoice, Frame, Protocol
 from fdcnet.data.records import BoxXYXY
 from fdcnet.errors import UserError
 from fdcnet.evaluation.table import Table
@@ -23,7 +23,7 @@ from fdcnet.evaluation.table import Table
 class Answer(NamedTuple):
     """Outputs of the network for B photos."""
 
-    scores: Mapping[Classifier, Tensor]  # by classifier ("head", "lda"): (B, C)
+    scores: Mapping[ClassifierChoice, Tensor]  # by classifier ("head", "lda"): (B, C)
     maps: Tensor | None  # (B, C, h, w) in [0, 1]
 
 
@@ -175,7 +175,7 @@ class _Classes:
         # The scores of a discriminant are linear in the features: their mean is the score of the mean features.
         logs = scores.mean(0).log_softmax(1) if p.classifier == "lda" else scores.softmax(2).mean(0).log()
         labels = torch.tensor([target.label for target in batch], device=scores.device)
-        self.ranked.append(rank(logs, labels))
+        self.ranked.append(rank_classes(logs, labels))
 
 
 class _Boxes:
@@ -285,7 +285,7 @@ def _best_overlap(boxes: Tensor, true_boxes: Tensor, inclusive: bool) -> tuple[T
     return best, true_boxes[torch.arange(len(boxes), device=boxes.device), which]
 
 
-def rank(log_probabilities: Tensor, labels: Tensor) -> Ranked:
+def rank_classes(log_probabilities: Tensor, labels: Tensor) -> Ranked:
     """Ties are ordered by class number, so that a network with constant scores is not always right."""
     num_classes = log_probabilities.shape[1]
     assert int(labels.max()) < num_classes, "a photo of a class that the network does not know"

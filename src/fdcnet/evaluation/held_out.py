@@ -13,7 +13,7 @@ from fdcnet.evaluation.incremental import TaskScores, build_results, score_task
 from fdcnet.evaluation.measure import examples_of, measure, pick_examples
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
-from fdcnet.runtime.device import describe
+from fdcnet.runtime.device import device_name
 from fdcnet.runtime.listener import Listener
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.store.bundle import load_bundle
@@ -27,7 +27,7 @@ def evaluate_held_out(model: Path, folder: Path, device: str = "auto", listener:
     """Evaluate the model after each task if all those versions are kept, and otherwise the current version only."""
     state = load_bundle(model)
     runtime = Runtime.of(replace(state.config, device=device), None, listener)
-    record = RunRecord.create(folder, _facts(model, state, describe(runtime.device)))
+    record = RunRecord.create(folder, _facts(model, state, device_name(runtime.device)))
     if state.held_out is not None:
         photos = _with_unique_names(state.held_out)
         with closing(runtime.listener):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fdcnet import geometry
-from fdcnet.config import Classifier, Protocol
+from fdcnet.config import ClassifierChoice, Protocol
 from fdcnet.data.batches import normalise
 from fdcnet.data.cache import PixelCache
 from fdcnet.data.records import Record
@@ -47,7 +47,7 @@ def measure(
         targets[share.start : share.stop],
         [for_model(protocol, state) for protocol in protocols],
         crop=state.config.data.crop,
-        batch_size=photos_at_a_time(runtime.device, len(state.classes)),
+        batch_size=eval_batch_size(runtime.device, len(state.classes)),
         sweep=sweep,
         keep=[row - share.start for row in keep if row in share],
         progress=lambda done, total: runtime.listener.progress("measuring", done, total),
@@ -57,7 +57,7 @@ def measure(
     return [Table.joined(parts) for parts in zip(*joined_objects(tables), strict=True)]
 
 
-def photos_at_a_time(device: torch.device, num_classes: int) -> int:
+def eval_batch_size(device: torch.device, num_classes: int) -> int:
     most = 256 if device.type == "cuda" else 32
     return max(1, most * MANY // max(num_classes, MANY))
 
@@ -79,7 +79,7 @@ def forward_of(
 ) -> Forward:
     """One forward pass for the outputs with and without compensation."""
     lineage = state.network.lineage
-    classifiers: tuple[Classifier, ...] = ("head", "lda") if state.discriminant else ("head",)
+    classifiers: tuple[ClassifierChoice, ...] = ("head", "lda") if state.discriminant else ("head",)
     found_on = float64_device(runtime.device)  # where boxes are found
 
     def forward(crops: Tensor, want_maps: bool) -> dict[bool, Answer]:

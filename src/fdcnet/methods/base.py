@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fdcnet.config import Classifier, Config, OptimConfig, Section
+from fdcnet.config import ClassifierChoice, Config, OptimConfig, Section
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import bas
 from fdcnet.memory import ExemplarMemory, HeldOut
@@ -41,7 +41,7 @@ class State:
     discriminant: Discriminant | None = None
     """The closed-form classifier. If there is one, it decides the class, and the head only serves training."""
 
-    def class_scores(self, outputs: Outputs, classifier: Classifier = "auto") -> Tensor:
+    def class_scores(self, outputs: Outputs, classifier: ClassifierChoice = "auto") -> Tensor:
         """Scores of the discriminant or of the classifier head: (B, K). "auto": the discriminant if there is one."""
         if classifier == "head" or (classifier == "auto" and self.discriminant is None):
             return outputs.scores

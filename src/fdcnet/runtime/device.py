@@ -18,9 +18,9 @@ def find_device(name: str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"There is no device '{name}'.", "Choose auto, cpu, cuda or cuda:N.")
-    if device.type == "mps":  # it lacks double precision, which the closed-form classifier and the boxes need
-        raise UserError("Apple GPUs (mps) are not supported.", "Use --device cpu.")
+        raise UserError(f"There is no device '{name}'.", "Choose auto, cpu, cuda, cuda:N or mps.")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError("PyTorch sees no Apple GPU (mps).", "Use --device cpu, or see 'fdcnet doctor'.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("No GPU is available to PyTorch.", "Use --device cpu, or see 'fdcnet doctor'.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
@@ -43,7 +43,7 @@ def tuned_kernels() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def describe(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "mps":

@@ -49,7 +49,7 @@ def read_description(path: Path) -> dict[str, Any]:
     return read_current(path, lambda bundle: _describe(path, bundle))
 
 
-def describe(bundle: Path) -> dict[str, Any]:
+def describe_bundle(bundle: Path) -> dict[str, Any]:
     """As `read_description`, but of exactly this folder."""
     return _describe(bundle, bundle)
 
@@ -81,7 +81,7 @@ def has_file(bundle: Path, name: str, description: dict[str, Any]) -> bool:
 def problems(bundle: Path) -> list[str]:
     """What is wrong with one bundle: every file is compared with its checksum."""
     try:
-        description = describe(bundle)
+        description = describe_bundle(bundle)
         names = list(own_files(bundle, description))
     except UserError as error:
         return [error.problem]

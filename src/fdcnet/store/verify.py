@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from fdcnet.store.description import describe, own_files, problems, read_description
+from fdcnet.store.description import describe_bundle, own_files, problems, read_description
 from fdcnet.store.layout import VERSIONS, current_dir, current_number, has_bundle, kept_numbers
 
 
@@ -34,6 +34,6 @@ def verify(path: Path) -> list[VerifiedVersion]:
 def _verify(bundle: Path, number: int, current: bool) -> VerifiedVersion:
     if found := problems(bundle):
         return VerifiedVersion(number, current, tuple(found))
-    description = describe(bundle)
+    description = describe_bundle(bundle)
     num_files = 1 + len(list(own_files(bundle, description)))
     return VerifiedVersion(number, current, (), num_files, "files" in description)

@@ -34,7 +34,7 @@ from fdcnet.methods.base import State
 from fdcnet.store.bundle import LEARNED, write_bundle, write_learned
 from fdcnet.store.description import (
     check_file,
-    describe,
+    describe_bundle,
     has_file,
     own_files,
     problems,
@@ -287,7 +287,7 @@ def _prune(path: Path, keep: int) -> None:
 def _remove_flat(path: Path) -> None:
     """Remove the files of the bundle that lies directly in the folder, and nothing else."""
     with contextlib.suppress(PermissionError):  # in use, on Windows; the description goes last, so this is tried again
-        for name in (*own_files(path, describe(path)), DESCRIPTION):
+        for name in (*own_files(path, describe_bundle(path)), DESCRIPTION):
             (path / name).unlink(missing_ok=True)
     _remove_empty(*(path / name for name in ("memory/images", "memory", "held_out/images", "held_out")))
 

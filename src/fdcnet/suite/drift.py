@@ -15,7 +15,7 @@ NUM_SHOWN = 4  # classes of the first task whose way is drawn
 Floats = NDArray[np.float64]
 
 
-def drift_of(run_dir: Path) -> dict[str, Any] | None:
+def measured_drift(run_dir: Path) -> dict[str, Any] | None:
     """Distances and ways of class means over the tasks; None for a run without them or with a single task."""
     tasks = RunRecord.open(run_dir).run()["tasks"]
     files = [run_dir / "features" / f"task-{t}.safetensors" for t in range(1, len(tasks) + 1)]

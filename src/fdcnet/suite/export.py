@@ -9,7 +9,7 @@ from fdcnet.files import creating
 from fdcnet.methods import find_method
 from fdcnet.store.record import RunRecord, read_mapping, write_json
 from fdcnet.suite.drift import FILE as DRIFT
-from fdcnet.suite.drift import drift_of
+from fdcnet.suite.drift import measured_drift
 from fdcnet.suite.photos import FILE, collect
 from fdcnet.training.run import with_resolved_protocols
 
@@ -34,7 +34,7 @@ def export_run(run_dir: Path, target: Path) -> None:
             made = results[f"results{suffix}"]["made"] | {"data": facts["data"]}
             own = results[f"results{suffix}"] | {"photos": columns[name], "made": _without_folders(made)}
             write_json(folder / f"{name}.json", own)
-        if moved := drift_of(run_dir):
+        if moved := measured_drift(run_dir):
             write_json(folder / DRIFT, moved)
 
 

@@ -19,7 +19,7 @@ from fdcnet.report.tables import METRICS
 from fdcnet.store.record import read_mapping
 from fdcnet.suite import drift
 from fdcnet.suite.plan import Suite, TableSpec
-from fdcnet.suite.rows import Measured, Row, View, rows_of, view_of
+from fdcnet.suite.rows import Measured, ProtocolKey, Row, protocol_key, rows_of
 
 METRIC = "top1_loc"
 MISSING = float("nan")
@@ -56,8 +56,8 @@ def charts(runs: Sequence[Measured]) -> Iterator[tuple[str, Markup]]:
     if not runs:
         return
     found = {
-        "accuracy": accuracy(rows_of(runs, runs[0].views[0])),
-        "forgetting": forgotten(rows_of(runs, runs[0].views[0])),
+        "accuracy": accuracy(rows_of(runs, runs[0].protocols[0])),
+        "forgetting": forgotten(rows_of(runs, runs[0].protocols[0])),
         "memory": against_memory(runs),
         "drift": drifted(runs),
         "ways": drift_ways(runs),
@@ -92,11 +92,11 @@ def against_memory(runs: Sequence[Measured]) -> Markup:
     lines: dict[str, dict[int, list[float]]] = {}
     for run in (run for run in runs if re.fullmatch(r"budget\d+", run.variant)):
         for results in run.results:
-            view = view_of(results)
-            if view != replace(run.views[0], map="class", topk=0, classifier=view.classifier):
+            protocol = protocol_key(results)
+            if protocol != replace(run.protocols[0], map="class", topk=0, classifier=protocol.classifier):
                 continue
             alone = "" if results["protocol"]["compensated"] else ", network alone"
-            label = f"{run.recipe.split('-')[-1]}, {view.classifier}{alone}"
+            label = f"{run.recipe.split('-')[-1]}, {protocol.classifier}{alone}"
             own = lines.setdefault(label, {}).setdefault(int(run.variant.removeprefix("budget")), [])
             own.append(_number(results["last"][METRIC]))
     budgets = sorted({budget for points in lines.values() for budget in points})
@@ -149,14 +149,14 @@ def photos(runs: Sequence[Measured], run_dirs: Path) -> bytes | None:
 
 def _drifts(runs: Sequence[Measured]) -> dict[str, list[dict]]:
     """By row."""
-    view: View = runs[0].views[0]
+    protocol: ProtocolKey = runs[0].protocols[0]
     found = {
         row.label: [
             read_mapping(run.folder / drift.FILE)
             for run in row.runs
             if run.folder and (run.folder / drift.FILE).is_file()
         ]
-        for row in rows_of(runs, view)
+        for row in rows_of(runs, protocol)
         if row.compensated
     }
     return {label: own for label, own in found.items() if own}

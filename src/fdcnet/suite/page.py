@@ -8,7 +8,7 @@ from fdcnet.files import write_bytes
 from fdcnet.suite.export import is_exported
 from fdcnet.suite.figures import links, write_figures
 from fdcnet.suite.plan import Suite, TableSpec
-from fdcnet.suite.rows import Measured, View, read_run, rows_of
+from fdcnet.suite.rows import Measured, ProtocolKey, read_run, rows_of
 from fdcnet.suite.tables import comparison_table, comparisons, results_table
 
 HOW_TO_READ = """\
@@ -59,9 +59,9 @@ def section(table: TableSpec, runs: list[Measured], done: str) -> Iterator[str]:
         yield "Not measured yet.\n"
         return
     yield f"Runs measured: {done}.\n"
-    for view in views_of(runs):
-        rows = rows_of(runs, view)
-        yield f"### {view.title}\n"
+    for protocol in protocols_of(runs):
+        rows = rows_of(runs, protocol)
+        yield f"### {protocol.title}\n"
         yield results_table(rows)
         if table.compare and (found := comparisons(rows, table.compare)):
             yield comparison_table(found)
@@ -70,9 +70,9 @@ def section(table: TableSpec, runs: list[Measured], done: str) -> Iterator[str]:
     yield f"### Commands\n\n```text\n{chr(10).join(commands(runs))}\n```\n"
 
 
-def views_of(runs: list[Measured]) -> list[View]:
+def protocols_of(runs: list[Measured]) -> list[ProtocolKey]:
     """Those of the run with the most."""
-    return max((run.views for run in runs), key=len)
+    return max((run.protocols for run in runs), key=len)
 
 
 def commands(runs: list[Measured]) -> Iterator[str]:

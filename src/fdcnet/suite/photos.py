@@ -24,7 +24,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Photos:
+class PhotoResults:
     task: Ints  # (N,) after which task, counted from 1
     path: tuple[str, ...]  # (N,)
     label: Ints  # (N,)
@@ -38,7 +38,7 @@ class Photos:
         write_bytes(path, gzip.compress(text.getvalue().encode("utf-8", "surrogateescape"), 9, mtime=0))
 
     @classmethod
-    def load(cls, path: Path) -> "Photos":
+    def load(cls, path: Path) -> "PhotoResults":
         try:
             text = gzip.decompress(path.read_bytes()).decode("utf-8", "surrogateescape")
             header, *rows = csv.reader(io.StringIO(text, newline=""))
@@ -49,12 +49,12 @@ class Photos:
         numbers = {name: np.array(values, dtype=np.int64) for name, values in columns.items()}
         return cls(np.array(task, dtype=np.int64), paths, np.array(label, dtype=np.int64), numbers)
 
-    def select(self, rows: Bools) -> "Photos":
+    def select(self, rows: Bools) -> "PhotoResults":
         paths = tuple(path for path, wanted in zip(self.path, rows, strict=True) if wanted)
-        return Photos(self.task[rows], paths, self.label[rows], {k: v[rows] for k, v in self.columns.items()})
+        return PhotoResults(self.task[rows], paths, self.label[rows], {k: v[rows] for k, v in self.columns.items()})
 
 
-def collect(tables: Mapping[str, Sequence[Table]]) -> tuple[Photos, dict[str, dict[str, str]]]:
+def collect(tables: Mapping[str, Sequence[Table]]) -> tuple[PhotoResults, dict[str, dict[str, str]]]:
     """The photos of all protocols, from the tables after each task, and the columns that each protocol reads."""
     first = next(iter(tables.values()))
     columns: dict[str, Ints] = {}
@@ -65,10 +65,10 @@ def collect(tables: Mapping[str, Sequence[Table]]) -> tuple[Photos, dict[str, di
         used[name] = {"rank": _column(columns, f"rank {name}", rank), "iou": _column(columns, f"iou {name}", iou)}
     task = np.repeat(np.arange(1, len(first) + 1), [len(table) for table in first])
     paths = tuple(path for table in first for path in table.path)
-    return Photos(task, paths, np.concatenate([table.label for table in first]), columns), used
+    return PhotoResults(task, paths, np.concatenate([table.label for table in first]), columns), used
 
 
-def right(photos: Photos, columns: Mapping[str, str], metric: str, iou: float = 0.5) -> Bools:
+def right(photos: PhotoResults, columns: Mapping[str, str], metric: str, iou: float = 0.5) -> Bools:
     """Whether each photo counts as right. Exact for overlaps of whole percent, because they are rounded up."""
     found = photos.columns[columns["iou"]] > round(100 * iou)
     named = photos.columns[columns["rank"]] < (5 if metric.startswith("top5") else 1)

@@ -19,7 +19,7 @@ LOG_LINES = 4  # of a failed run
 
 
 @dataclass(frozen=True)
-class Position:
+class RunPosition:
     """How far a run has come."""
 
     task: int
@@ -27,7 +27,7 @@ class Position:
     share: float  # of all photos that it will train on
 
 
-def position(folder: Path, config: Config) -> Position | None:
+def position(folder: Path, config: Config) -> RunPosition | None:
     """Read from the record of a run; None before its first epoch has ended."""
     record = RunRecord(folder)
     lines = record.metrics() if record.exists() else []
@@ -38,7 +38,7 @@ def position(folder: Path, config: Config) -> Position | None:
     done = sum(photos[: last["task"] - 1])
     own = [line for line in lines if line["task"] == last["task"]]
     now = photos[last["task"] - 1] * min(1.0, len(own) / _epochs(config, last["task"]))
-    return Position(last["task"], len(photos), (done + now) / sum(photos))
+    return RunPosition(last["task"], len(photos), (done + now) / sum(photos))
 
 
 def photos_of(facts: dict[str, Any], config: Config) -> list[float]:

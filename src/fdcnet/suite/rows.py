@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from fdcnet.report.text import Mean
 from fdcnet.suite.export import exported_results
-from fdcnet.suite.photos import FILE, Photos, right
+from fdcnet.suite.photos import FILE, PhotoResults, right
 
 Results = Mapping[str, Any]  # the content of a results file
 
 
 @dataclass(frozen=True)
-class View:
+class ProtocolKey:
     """The part of a protocol that tells the tables of a suite apart."""
 
     map: str
@@ -47,21 +47,21 @@ class Measured:
     folder: Path | None = None
 
     @cached_property
-    def photos(self) -> Photos | None:
-        return Photos.load(self.folder / FILE) if self.folder else None
+    def photos(self) -> PhotoResults | None:
+        return PhotoResults.load(self.folder / FILE) if self.folder else None
 
-    def find(self, view: View, compensated: bool = True) -> Results | None:
-        """The results under this view. `lda` falls back to the head where a method has no other classifier."""
-        own = {view_of(one).classifier: one for one in self.results if _matches(one, view, compensated)}
-        return own.get(view.classifier) or (own.get("head") if not self.has_lda else None)
+    def find(self, protocol: ProtocolKey, compensated: bool = True) -> Results | None:
+        """The results under this protocol. `lda` falls back to the head where a method has no other classifier."""
+        own = {protocol_key(one).classifier: one for one in self.results if _matches(one, protocol, compensated)}
+        return own.get(protocol.classifier) or (own.get("head") if not self.has_lda else None)
 
     @property
     def has_lda(self) -> bool:
-        return any(view_of(one).classifier == "lda" for one in self.results)
+        return any(protocol_key(one).classifier == "lda" for one in self.results)
 
     @property
-    def views(self) -> list[View]:
-        return list(dict.fromkeys(map(view_of, self.results)))
+    def protocols(self) -> list[ProtocolKey]:
+        return list(dict.fromkeys(map(protocol_key, self.results)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,19 +135,19 @@ def read_run(folder: Path, recipe: str, variant: str) -> Measured:
     return Measured(recipe, variant, (order, files[0]["seed"]), files, folder)
 
 
-def rows_of(runs: Sequence[Measured], view: View) -> list[Row]:
+def rows_of(runs: Sequence[Measured], protocol: ProtocolKey) -> list[Row]:
     """A row per group of repeats, followed by the same weights without compensation where that was measured."""
     groups: dict[tuple[str, str], list[Measured]] = {}
     for run in runs:
         groups.setdefault((run.recipe, run.variant), []).append(run)
     labels = short_labels(["-".join(filter(None, group)) for group in groups])
-    return [row for label, own in zip(labels, groups.values(), strict=True) for row in _rows(label, own, view)]
+    return [row for label, own in zip(labels, groups.values(), strict=True) for row in _rows(label, own, protocol)]
 
 
-def _rows(label: str, runs: Sequence[Measured], view: View) -> Iterator[Row]:
-    head = " (head)" if view.classifier == "lda" and not runs[0].has_lda else ""
+def _rows(label: str, runs: Sequence[Measured], protocol: ProtocolKey) -> Iterator[Row]:
+    head = " (head)" if protocol.classifier == "lda" and not runs[0].has_lda else ""
     for compensated, addition in ((True, ""), (False, ", network alone")):
-        found = {run: results for run in runs if (results := run.find(view, compensated))}
+        found = {run: results for run in runs if (results := run.find(protocol, compensated))}
         if found:
             name = f"{label}{addition}{head}"
             yield Row(name, runs[0].recipe, runs[0].variant, compensated, list(found), list(found.values()))
@@ -162,14 +162,14 @@ def short_labels(names: Sequence[str]) -> list[str]:
     return ["-".join(own[common:]) for own in words]
 
 
-def view_of(results: Results) -> View:
+def protocol_key(results: Results) -> ProtocolKey:
     old = {"classifier": "head", "topk": 0, "map_views": 1}  # results of earlier versions lack these keys
     protocol = old | results["protocol"]
-    return View(**{field.name: protocol[field.name] for field in fields(View)})
+    return ProtocolKey(**{field.name: protocol[field.name] for field in fields(ProtocolKey)})
 
 
-def _matches(results: Results, view: View, compensated: bool) -> bool:
-    same = replace(view_of(results), classifier=view.classifier) == view
+def _matches(results: Results, protocol: ProtocolKey, compensated: bool) -> bool:
+    same = replace(protocol_key(results), classifier=protocol.classifier) == protocol
     return same and results["protocol"].get("compensated", True) == compensated
 
 

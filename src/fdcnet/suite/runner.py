@@ -23,7 +23,7 @@ from fdcnet.suite.mps import shared_gpu
 from fdcnet.suite.plan import PlannedRun, Suite
 from fdcnet.training.stop import handling, raise_stop
 
-State = Literal["waiting", "running", "done", "failed", "stopped"]
+JobState = Literal["waiting", "running", "done", "failed", "stopped"]
 POLL_SECONDS = 0.5
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has no SIGHUP
 
@@ -36,7 +36,7 @@ class Job:
     folder: Path
     target: Path | None  # where its results go; None for a first task
     needs: "Job | None" = None
-    state: State = "waiting"
+    state: JobState = "waiting"
     process: "subprocess.Popen[bytes] | None" = None
     started: float = 0.0
     ended: float = 0.0
@@ -143,7 +143,7 @@ class Runner:
             export_run(job.folder, job.target)
         self._set(job, "done")
 
-    def _set(self, job: Job, state: State) -> None:
+    def _set(self, job: Job, state: JobState) -> None:
         job.state = state
         self.watcher.changed(job)
 

@@ -15,7 +15,7 @@ from fdcnet.errors import UserError, count
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State, wsol_losses
 from fdcnet.methods.slda import evidence_map, mask_losses
-from fdcnet.runtime.device import describe as device_name
+from fdcnet.runtime.device import device_name
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.teaching import BACKBONE, MEMORY_PER_CLASS
 from fdcnet.training.checks import refuse_settings

@@ -17,7 +17,7 @@ from fdcnet.methods.base import State
 from fdcnet.runtime.distributed import joined_shares, own_share
 from fdcnet.runtime.runtime import Runtime
 
-Layer = Literal["shared", "tail", "class"]
+PooledLayer = Literal["shared", "tail", "class"]
 SELECTIONS: dict[str, Callable[[Tensor, int], list[int]]] = {"herding": herd, "ranked": rank_by_distance}
 
 
@@ -57,7 +57,7 @@ def labels_of(photos: PixelCache, task: Task) -> Tensor:
 
 
 @torch.inference_mode()
-def pooled_features(state: State, runtime: Runtime, pixels: Pixels, layer: Layer) -> Tensor:
+def pooled_features(state: State, runtime: Runtime, pixels: Pixels, layer: PooledLayer) -> Tensor:
     """Mean features of the center crop of each photo; those of the class as the score layer reads them: (N, C)"""
     if not len(pixels):
         return torch.empty((0, 0))

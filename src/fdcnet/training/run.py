@@ -20,7 +20,7 @@ from fdcnet.memory import ExemplarMemory
 from fdcnet.methods import find_method
 from fdcnet.methods.base import Method, State
 from fdcnet.models.network import new_network
-from fdcnet.runtime.device import describe
+from fdcnet.runtime.device import device_name
 from fdcnet.runtime.distributed import is_first, noticing_losses, on_first
 from fdcnet.runtime.listener import Listener
 from fdcnet.runtime.progress import default_listener
@@ -100,7 +100,7 @@ class TrainingRun:
             if resume:
                 self._say_where()
             self._open_photos(state)
-            self.folder.open(resume, describe(self.runtime.device), base_model, self.runtime.encoded)
+            self.folder.open(resume, device_name(self.runtime.device), base_model, self.runtime.encoded)
             if not resumed and is_first():
                 leaving.enter_context(locked(self.folder.path))
             if base_model and is_first() and not has_bundle(self.folder.model):

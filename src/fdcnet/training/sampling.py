@@ -13,7 +13,7 @@ from fdcnet.methods.base import Phase
 
 
 @dataclass(frozen=True)
-class Photos:
+class TrainingPhotos:
     """All photos in one row: new photos, then the memory, then copies of new photos drawn as exemplars."""
 
     pixels: Pixels  # (N, S, S, 3) uint8
@@ -33,7 +33,7 @@ class Photos:
 
 def gather_photos(
     pixels: Pixels, labels: Tensor, memory: ExemplarMemory, task: Task, draw: bool, seed_key: Key
-) -> Photos:
+) -> TrainingPhotos:
     """Collect the photos of a task. `draw`: also draw exemplars of new classes, as many as an old class has."""
     num_new = len(labels)
     parts, names = [pixels], [labels]
@@ -49,14 +49,14 @@ def gather_photos(
         parts.append(select(pixels, drawn))
         names.append(labels[drawn])
     everything = torch.cat(names)
-    return Photos(join(parts), everything, torch.arange(len(everything)) >= num_new, len(drawn))
+    return TrainingPhotos(join(parts), everything, torch.arange(len(everything)) >= num_new, len(drawn))
 
 
 def needs_drawn(phase: Phase) -> bool:
     return phase.data in ("paired", "exemplars") or (phase.outer is not None and needs_drawn(phase.outer))
 
 
-def indices_of(phase: Phase, photos: Photos, batch_size: int, seed_key: Key) -> list[Tensor]:
+def indices_of(phase: Phase, photos: TrainingPhotos, batch_size: int, seed_key: Key) -> list[Tensor]:
     """The batches of one epoch. All kinds have equally many photos, so that methods are compared at equal cost."""
     own, num_new, num_exemplars = photos.num_own, photos.num_new, len(photos.labels) - photos.num_new
     if phase.data == "balanced":

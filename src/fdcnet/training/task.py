@@ -21,7 +21,7 @@ from fdcnet.training.imprint import imprint
 from fdcnet.training.journal import Journal
 from fdcnet.training.light import frozen_backbone, shared_views
 from fdcnet.training.loop import Done, Sums, doubtful_masks, run_phase
-from fdcnet.training.sampling import Photos, gather_photos, indices_of, needs_drawn
+from fdcnet.training.sampling import TrainingPhotos, gather_photos, indices_of, needs_drawn
 from fdcnet.training.seeding import seed_torch
 from fdcnet.training.statistics import count_classes
 from fdcnet.training.step import make_step
@@ -81,7 +81,7 @@ def refit_discriminant(state: State, method: Method, task: Task, new: PixelCache
 
 
 def _epoch_batches(
-    state: State, method: Method, task: Task, photos: Photos, runtime: Runtime, backbone: nn.Module
+    state: State, method: Method, task: Task, photos: TrainingPhotos, runtime: Runtime, backbone: nn.Module
 ) -> EpochBatches:
     """New crops of the photos; with a frozen backbone, the shared features of a few views of them."""
     config, lineage = state.config, state.network.lineage
@@ -112,7 +112,7 @@ def _run_phase(
     task: Task,
     index: int,
     phase: Phase,
-    photos: Photos,
+    photos: TrainingPhotos,
     epoch_batches: EpochBatches,
     runtime: Runtime,
     journal: Journal,
