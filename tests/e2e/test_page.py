@@ -820,6 +820,17 @@ def test_refine_the_boxes_while_the_instant_version_answers(browser: Any, photos
         page.click("#start")
         expect(title).to_have_text("Learned heron")
         expect(page.locator("#outcome")).to_contain_text("The accuracy of new classes was not measured")
+        page.click("text=Teach more")
+        for name, records in (("ibis", photos.test), ("crane", photos.train)):
+            page.locator(".card input[type=text]").last.fill(name)
+            page.locator(".card input[type=file]").last.set_input_files(
+                [r.path for r in of(records, photos.classes[0])]
+            )
+            page.click("#add-class")
+        page.locator(".card >> text=Remove").last.click()
+        page.click("#start")
+        expect(title).to_have_text("Learned ibis, crane")
+        expect(page.locator("#outcome")).to_contain_text("The accuracy of ibis was not measured")
         visit.end()
 
 
