@@ -198,6 +198,25 @@ def test_a_script_in_the_page_does_not_run(report: Path, browser: Any, tmp_path:
     page.close()
 
 
+def test_print_cuts_nothing_off(browser: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    settings = {f"setting_{i}": i for i in range(80)}
+    RunRecord.open(run).write_run(config={"method": "finetune", "weights": {"area": 1.0}, **settings})
+    page = browser.new_page(viewport={"width": 720, "height": 1000}, color_scheme="dark")
+    page.goto(write_report([run], tmp_path / "report.html").as_uri())
+    page.emulate_media(media="print")
+    boxes = page.locator("pre, .scroll, .tiles")
+    assert boxes.count() > 3
+    for box in boxes.all():
+        if box.is_visible():
+            assert box.evaluate("e => [e.scrollWidth - e.clientWidth, e.scrollHeight - e.clientHeight]") == [0, 0]
+            assert box.evaluate("e => getComputedStyle(e).boxShadow") == "none"
+    assert page.locator("pre").is_visible() and page.get_by_text("setting_79").is_visible()
+    assert not page.get_by_text("Press a column name").is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.close()
+
+
 def test_every_picture_is_in_the_pdf(report: Path, tmp_path: Path) -> None:
     file = write_pdf(report, tmp_path / "report.pdf")
     pictures = report.read_text(encoding="utf-8").count("<img")

@@ -51,6 +51,8 @@ def test_the_page_shows_lessons_tasks_and_photos(model: Path, tmp_path: Path) ->
     versions = [words(row.find("th")) for row in page.findall(".//section[@id='lessons']//tbody/tr")]
     assert versions == ["1", "2 (current)"]
     assert len(page.findall(".//section[@id='classes']//table/tbody/tr")) == 3
+    making = [words(name) for name in page.findall(".//section[@id='making']//dt")]
+    assert "Evaluated" in making and "Time of all lessons" in making and "Started" not in making
 
 
 def test_every_kept_version_is_evaluated_on_the_held_out_photos(model: Path) -> None:

@@ -93,7 +93,7 @@ def line_chart(
         x=x_range or _span([x for x, _ in points]),
         y=(y_ticks[0], y_ticks[-1]),
         left=16 + LETTER * max(3, *(len(number(y)) for y in y_ticks)),
-        right=width - (40 if end_values else 10),
+        right=width - (50 if end_values else 10),  # 50: room for 100.0
         top=10 + (18 if y_label or marks else 0) + LEGEND_ROW * (1 + max((key["row"] for key in keys), default=-1)),
         bottom=height - (42 if x_label else 24),
     )

@@ -11,7 +11,7 @@ from fdcnet.config import Protocol
 from fdcnet.errors import count
 from fdcnet.evaluation.metrics import BoxError, box_error, box_errors, by_class, confusions
 from fdcnet.report.curves import box_threshold_curve, threshold_points
-from fdcnet.report.photos import photos_by_class, tile
+from fdcnet.report.photos import has_true_boxes, photos_by_class, tile
 from fdcnet.report.rendering import render
 from fdcnet.report.runs import Run, key_metrics
 from fdcnet.report.tables import METRICS, measured
@@ -53,8 +53,10 @@ def classes(runs: Sequence[Run]) -> Markup:
         photos = photos_by_class(run, len(runs))
         if rows or photos:
             shown.append({"run": run, "pairs": _pairs(run), "rows": rows, "photos": photos})
-    names = [METRICS[metric] for metric in metrics]
-    return render("sections/classes.html", runs=shown, several=len(runs) > 1, metrics=names) if shown else Markup("")
+    if not shown:
+        return Markup("")
+    names, has_boxes = [METRICS[metric] for metric in metrics], has_true_boxes(runs)
+    return render("sections/classes.html", runs=shown, several=len(runs) > 1, metrics=names, has_boxes=has_boxes)
 
 
 def boxes(runs: Sequence[Run]) -> Markup:

@@ -37,7 +37,9 @@ def photos(runs: Sequence[Run]) -> Markup:
         for task in spread(range(1, max(tasks, default=0) + 1), MAX_TASKS)
     }
     groups = {task: strips for task, strips in groups.items() if strips}
-    return render("sections/photos.html", groups=groups, num_tasks=len(tasks)) if groups else Markup("")
+    if not groups:
+        return Markup("")
+    return render("sections/photos.html", groups=groups, num_tasks=len(tasks), has_boxes=has_true_boxes(runs))
 
 
 def gallery(runs: Sequence[Run]) -> Markup:
@@ -50,7 +52,8 @@ def gallery(runs: Sequence[Run]) -> Markup:
         for run, found in zip(runs, shown, strict=True)
         if found
     ]
-    return render("sections/gallery.html", labels=_labels(images, shown), rows=rows)
+    labels = _labels(images, shown)
+    return render("sections/gallery.html", labels=labels, rows=rows, has_boxes=has_true_boxes(runs))
 
 
 def gallery_picture(runs: Sequence[Run]) -> bytes | None:
@@ -82,6 +85,11 @@ def gallery_picture(runs: Sequence[Run]) -> bytes | None:
     buffer = io.BytesIO()
     sheet.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
+
+
+def has_true_boxes(runs: Sequence[Run]) -> bool:
+    """Whether any photo of the report has a true box."""
+    return any(e.get("true_boxes") for run in runs for examples in run.examples.values() for e in examples)
 
 
 def photos_by_class(run: Run, num_runs: int = 1) -> dict[str, list[dict[str, Any]]]:

@@ -123,7 +123,7 @@ def numbers(runs: Sequence[Run]) -> Markup:
     named = all_results(runs)
     if not named:
         return Markup("")
-    protocols = {label: protocol_in_words(results.get("protocol") or {}) for label, results in named.items()}
+    protocols = {label: protocol_in_words(_applied_protocol(results)) for label, results in named.items()}
     shared = next(iter(protocols.values())) if len(set(protocols.values())) == 1 else None
     caption = "Side by side: average over the tasks, all other columns after the last task"
     tables = [
@@ -132,6 +132,13 @@ def numbers(runs: Sequence[Run]) -> Markup:
     ]
     summary = to_html(summary_table(named), caption) if len(named) > 1 else None
     return render("sections/numbers.html", protocol=shared, summary=summary, tables=tables)
+
+
+def _applied_protocol(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what applies to true boxes, if there were none."""
+    has_boxes = any(task.get("gt_known") is not None for task in results.get("tasks") or [])
+    skipped = () if has_boxes else ("iou", "frame")
+    return {key: value for key, value in (results.get("protocol") or {}).items() if key not in skipped}
 
 
 def making(runs: Sequence[Run]) -> Markup:
@@ -240,14 +247,15 @@ def _made(run: Run) -> dict[str, Any]:
     kinds = (("num_train", "training photo"), ("num_test", "test photo"))
     photos = [count(data[key], kind) for key, kind in kinds if data.get(key) is not None]
     base = [f"{key} {value}" for key, value in first_task(facts).items()] if facts.get("base_model") else []
-    memory = facts.get("memory_images")
+    memory, is_model = facts.get("memory_images"), bool(facts.get("model"))
+    time = duration(facts["seconds"]) if facts.get("seconds") else _unfinished(facts)
     plain = {
         "Settings of the first task": ", ".join(base),
         "Seed": facts.get("seed"),
         "Device": facts.get("device"),
-        "Started": moment(facts["started"]) if facts.get("started") else None,
+        "Evaluated" if is_model else "Started": moment(facts["started"]) if facts.get("started") else None,
         "Resumed": ", ".join(moment(note.get("time")) for note in facts.get("resumed") or []),
-        "Duration": duration(facts["seconds"]) if facts.get("seconds") else _unfinished(facts),
+        "Time of all lessons" if is_model else "Duration": time,
         "Speed": f"{statistics.median(speeds):,.0f} images/s (median over epochs)" if speeds else None,
         "Phases": _phases(run),
         "GPU memory": f"{peak / 1000:.1f} GB at most" if peak else None,

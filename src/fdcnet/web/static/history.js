@@ -75,5 +75,5 @@ function accuracyChart(versions) {
   if (old.length + added.length < 3) return [];
   const key = tag("ul", { class: "key" }, tag("li", {}, tag("i", { class: "line" }), "old classes"), tag("li", {}, tag("i", { class: "line second" }), "new classes"));
   return [tag("figure", {}, tag("figcaption", { class: "note" }, "Classification accuracy after each task, in percent"), key,
-    lineChart([old, added], { label: "Classification accuracy after each task", width: 440, height: 200, top: 100, dots: true }))];
+    lineChart([old, added], { label: "Classification accuracy after each task", width: 360, height: 170, top: 100, dots: true }))];
 }

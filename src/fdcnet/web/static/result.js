@@ -22,12 +22,15 @@ export function lessonResult(report) {
   const rows = [["Old classes, before", report.old_before], ["Old classes, now", report.old_after], ["New classes", report.new_after]];
   const shown = rows.filter(([, accuracy]) => accuracy);
   const unmeasured = (what) => tag("p", { class: "note" }, `${what} was not measured: that needs at least ten photos of a class, two of which are held out.`);
+  const missing = report.added.filter((name) => report.new_after?.by_class[name] === undefined);
   if (!shown.length) return [unmeasured("Accuracy")];
   const parts = [["class right", "top1_cls"], ["box right", "gt_known"], ["both right", "top1_loc"]];
   const known = parts.filter(([, key]) => shown.some(([, accuracy]) => accuracy[key] !== null)); // boxes need true boxes
   const results = table("Accuracy on photos not used for learning, in percent", ["", ...known.map(([name]) => name), "photos"],
     shown.map(([name, accuracy]) => [name, ...known.map(([, key]) => rounded(accuracy[key])), accuracy.num_photos]));
-  return report.added.length && !report.new_after ? [results, unmeasured("The accuracy of new classes")] : [results];
+  if (!missing.length) return [results];
+  const names = missing.length > 3 ? `${missing.length} new classes` : missing.join(", ");
+  return [results, unmeasured(`The accuracy of ${missing.length === report.added.length ? "new classes" : names}`)];
 }
 
 /** Class accuracy is not measured again: a refinement does not change it. */
