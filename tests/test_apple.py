@@ -54,8 +54,9 @@ def test_lessons_and_predictions_are_those_of_the_cpu(photos: Path) -> None:
         )
     on_mps, on_cpu = (json.loads((home / f"{device}.json").read_bytes()) for device in ("mps", "cpu"))
     assert len(on_mps) == 8
+    cell = 40 / 32 + 0.01  # a value of the map at the threshold may be rounded to either side
     for found, expected in zip(on_mps, on_cpu, strict=True):
-        assert (found["class"], found["box"]) == (expected["class"], pytest.approx(expected["box"]))
+        assert (found["class"], found["box"]) == (expected["class"], pytest.approx(expected["box"], abs=cell))
         assert found["score"] == pytest.approx(expected["score"], abs=1e-3)
     assert (home / "mps-boxes" / "boxes.csv").read_text().count("\n") == 1 + 16
 

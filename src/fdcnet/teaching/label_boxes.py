@@ -110,7 +110,7 @@ def _look(localizer: Localizer, batch: Sequence[_Item]) -> tuple[Maps, Maps, lis
     scores: list[Tensor] = []
     with autocast_for(localizer.device, localizer.state.config.train.precision):
         for view, is_mirrored in ((images, False), (images.flip(-1), True), (enlarged, False)):
-            outputs = localizer.method.outputs(localizer.state, view, maps=False)
+            outputs = localizer.method.outputs(localizer.state, view, maps=False, head=localizer.state.needs_head)
             masks = localizer.method.masks_of(localizer.state, outputs, labels)
             strength = outputs.tail_features.float().norm(dim=1)
             if is_mirrored:

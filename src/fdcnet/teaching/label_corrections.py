@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from fdcnet.data.decode import image_size
+from fdcnet.data.decode import BadImage, image_size
 from fdcnet.errors import UserError, count
 from fdcnet.files import did_you_mean
 from fdcnet.inference.annotation import Annotation
@@ -32,7 +32,11 @@ def read_corrections(file: Path, photos: Sequence[KnownPhoto], classes: Sequence
         if photo is None:
             missing.append(name)
             continue
-        size = image_size(photo.path)
+        try:
+            size = image_size(photo.path)
+        except BadImage as error:
+            problem = f"{file} corrects {photo.name}, which cannot be read: {error}."
+            raise UserError(problem, "Replace the photo, or remove its entry.") from None
         annotations = tuple(checked(shape, photo.name, size, classes, str(file)) for shape in shapes)
         found[photo.name] = Correction(annotations, submitted)
     if missing:
