@@ -47,7 +47,7 @@ def _memory() -> str:
     if (size := machine_memory()) is None:
         return "unknown"
     return (
-        f"{size / 1e9:.0f} GB; 'train' on a CPU needs up to {min(13, 0.75 * size / 1e9):.0f} GB here, and computes "
+        f"{size / 1e9:.0f} GB; full training on a CPU needs up to {min(13, 0.8 * size / 1e9):.0f} GB here, and computes "
         "batches in parts where 13 GB are too much (train.micro_batch)"
     )
 
