@@ -46,9 +46,10 @@ def _memory() -> str:
 
     if (size := machine_memory()) is None:
         return "unknown"
+    needed = min(13, 0.8 * size / 1e9)
     return (
-        f"{size / 1e9:.0f} GB; full training on a CPU needs up to {min(13, 0.8 * size / 1e9):.0f} GB here, and computes "
-        "batches in parts where 13 GB are too much (train.micro_batch)"
+        f"{size / 1e9:.0f} GB; full training on a CPU needs up to {needed:.0f} GB here, and computes batches in parts "
+        "where 13 GB are too much (train.micro_batch)"
     )
 
 
