@@ -1,5 +1,5 @@
 # The page of `fdcnet serve` on a CPU. Build: docker build --tag fdcnet .
-# Run: docker run --rm --publish 127.0.0.1:8000:8000 --volume "$PWD/models:/models" fdcnet
+# Run: docker run --rm --publish 127.0.0.1:8000:8000 --volume fdcnet-models:/models fdcnet
 FROM python:3.12-slim
 RUN useradd --create-home fdcnet && mkdir /models && chown fdcnet /models
 COPY . /src

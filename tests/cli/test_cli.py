@@ -307,7 +307,7 @@ def test_doctor_names_what_there_is(call: Call, tmp_path: Path) -> None:
     assert code == 0
     assert f"torch {torch.__version__}" in said
     assert str(tmp_path / "cache") in said
-    assert "FDCNET_WEIGHTS names no folder" in said
+    assert "efficientnet_lite0 (comes with the installation); others: FDCNET_WEIGHTS names no folder" in said
 
 
 def test_data_check_finds_nothing_wrong(call: Call, tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_machine_with_little_memory_computes_batches_in_parts(monkeypatch: pyt
     assert layer.training and layer.num_batches_tracked == 0
 
     notes: list[str] = []
-    monkeypatch.setattr(micro_batch, "machine_memory", lambda: round(16 * 1.1 * kept / 2 / 0.6) + 1)
+    monkeypatch.setattr(micro_batch, "machine_memory", lambda: round(16 * 1.1 * kept / 2 / 0.5) + 1)
     assert micro_batch.photos_at_a_time(phase, batch, NO_AUTOCAST, notes.append) == 16
     assert "computed in 4 parts" in notes[0]
     monkeypatch.setattr(micro_batch, "machine_memory", lambda: 64 * 10**9)

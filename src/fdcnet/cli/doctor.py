@@ -46,16 +46,18 @@ def _memory() -> str:
 
     if (size := machine_memory()) is None:
         return "unknown"
+    needed = min(13, 0.8 * size / 1e9)
     return (
-        f"{size / 1e9:.0f} GB; 'train' on a CPU needs up to {min(13, 0.75 * size / 1e9):.0f} GB here, and computes "
-        "batches in parts where 13 GB are too much (train.micro_batch)"
+        f"{size / 1e9:.0f} GB; full training on a CPU needs up to {needed:.0f} GB here, and computes batches in parts "
+        "where 13 GB are too much (train.micro_batch)"
     )
 
 
 def _weights() -> str:
     folder = os.environ.get("FDCNET_WEIGHTS")
     found = sorted(path.name for path in Path(folder).glob("*.safetensors")) if folder else []
-    return ", ".join(found) if found else "FDCNET_WEIGHTS names no folder with .safetensors files"
+    others = ", ".join(found) if found else "FDCNET_WEIGHTS names no folder with .safetensors files"
+    return f"efficientnet_lite0 (comes with the installation); others: {others}"
 
 
 def _cache() -> str:

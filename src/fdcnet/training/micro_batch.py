@@ -10,7 +10,7 @@ from fdcnet.methods.base import Phase
 from fdcnet.runtime.machine import machine_memory
 
 AMPLE = 0.5e9 / (3 * 224 * 224)  # bytes per value of a photo: more than any backbone needs
-USABLE = 0.6  # of the machine's memory; the rest is for networks, photos and other programs
+USABLE = 0.5  # of the machine's memory; the rest is for networks, photos, fragmentation and other programs
 OVERHEAD = 1.1  # ours: peak memory over what the backward pass keeps, measured with EfficientNet-Lite0
 FEWEST = 8  # photos: batch norm needs some
 PROBED = 2  # photos
