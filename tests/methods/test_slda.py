@@ -41,7 +41,7 @@ def rate(num_classes: int, num_photos: int, epochs: int) -> float:
 
 
 def test_masks_learn_as_far_with_any_number_of_classes_and_steps() -> None:
-    assert rate(10, 320, 10) == pytest.approx(0.4 / 200 * 10)
-    assert rate(100, 320, 10) == pytest.approx(0.4 / 200 * 100)
-    assert rate(10, 321, 20) == pytest.approx(0.4 / 420 * 10)  # 21 batches, the last with one photo
+    assert rate(10, 320, 10) == pytest.approx(0.25 / 200 * 10)
+    assert rate(100, 320, 10) == pytest.approx(0.25 / 200 * 100)
+    assert rate(10, 321, 20) == pytest.approx(0.25 / 420 * 10)  # 21 batches, the last with one photo
     assert rate(10, 8, 1) == pytest.approx(0.02 * 10), "the fastest"

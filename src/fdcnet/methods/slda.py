@@ -16,7 +16,7 @@ from fdcnet.methods.base import Losses, Method, Phase, State, ViewMap
 from fdcnet.models.discriminant import Discriminant
 from fdcnet.models.network import LocalizationNetwork
 
-SHARP = 1 / 2  # weight of the gradient; ours: results/tuning.md, rate of the masks
+SHARP = 1 / 3  # weight of the gradient; ours: results/tuning.md, evidence cell by cell
 FASTEST = 0.02  # learning rate / classes of very short training
 
 
@@ -24,7 +24,7 @@ FASTEST = 0.02  # learning rate / classes of very short training
 class SLDASettings(Section):
     """slda: masks against a closed-form classifier."""
 
-    pace: float = number(0.4, above=0)  # ours: results/tuning.md, rate of the masks
+    pace: float = number(0.25, above=0)  # ours: results/tuning.md, rate of the masks
     """Learning rate of the masks, times the steps of the phase, divided by the classes. It replaces `train.optim.lr`
     and `train.step_lr`, so that masks mature in any number of steps and with any number of classes."""
 
