@@ -1,17 +1,9 @@
-"""What the masks of `slda` are trained against, and how fast."""
+"""What the masks of `slda` are trained against."""
 
-from pathlib import Path
-
-import pytest
 import torch
 from torch import nn
 
-from fdcnet.config import load
-from fdcnet.data.records import Record, Task
-from fdcnet.memory import ExemplarMemory
-from fdcnet.methods.base import State
-from fdcnet.methods.slda import evidence_map, mask_rate
-from fdcnet.models.network import new_network
+from fdcnet.methods.slda import evidence_map
 
 
 def test_evidence_lies_where_the_class_is() -> None:
@@ -30,18 +22,3 @@ def test_evidence_lies_where_the_class_is() -> None:
     torch.testing.assert_close(evidence[0], expected)
     assert not evidence[1].any(), "an erased photo has none"
     assert tail.weight.grad is None, "the tail is not trained"
-
-
-def rate(num_classes: int, num_photos: int, epochs: int) -> float:
-    config = load(None, ["method=slda", "model.backbone=tiny", "model.weights=none", "train.batch_size=16"])
-    network = new_network(config.model, 0)
-    network.grow(num_classes)
-    task = Task(1, ("a",), 0, (Record(Path("a.jpg"), "a"),) * num_photos, ())
-    return mask_rate(State(config, network, ExemplarMemory(1)), task, epochs)
-
-
-def test_masks_learn_as_far_with_any_number_of_classes_and_steps() -> None:
-    assert rate(10, 320, 10) == pytest.approx(0.25 / 200 * 10)
-    assert rate(100, 320, 10) == pytest.approx(0.25 / 200 * 100)
-    assert rate(10, 321, 20) == pytest.approx(0.25 / 420 * 10)  # 21 batches, the last with one photo
-    assert rate(10, 8, 1) == pytest.approx(0.02 * 10), "the fastest"

@@ -1,15 +1,11 @@
 """Streaming LDA with a localizer: the features are frozen, and only masks are trained, against the LDA classifier."""
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fdcnet.config import Section, number
 from fdcnet.data.records import Batch, Task
 from fdcnet.losses import bas
 from fdcnet.methods.base import Losses, Method, Phase, State, ViewMap
@@ -17,16 +13,6 @@ from fdcnet.models.discriminant import Discriminant
 from fdcnet.models.network import LocalizationNetwork
 
 SHARP = 1 / 3  # weight of the gradient; ours: results/tuning.md, evidence cell by cell
-FASTEST = 0.02  # learning rate / classes of very short training
-
-
-@dataclass(frozen=True)
-class SLDASettings(Section):
-    """slda: masks against a closed-form classifier."""
-
-    pace: float = number(0.25, above=0)  # ours: results/tuning.md, rate of the masks
-    """Learning rate of the masks, times the steps of the phase, divided by the classes. It replaces `train.optim.lr`
-    and `train.step_lr`, so that masks mature in any number of steps and with any number of classes."""
 
 
 class StreamingLDA(Method):
@@ -36,7 +22,6 @@ class StreamingLDA(Method):
     uses_memory = True
     light = True
     closed_form = True
-    sections: ClassVar[Mapping[str, type[Section]]] = {"slda": SLDASettings}
 
     def phases(self, state: State, task: Task) -> list[Phase]:
         [main] = super().phases(state, task)
@@ -57,8 +42,6 @@ class StreamingLDA(Method):
                 parameters=masks,
                 losses=losses,
                 training=(),
-                optim=replace(main.optim, lr=mask_rate(state, task, main.epochs)),
-                is_head=lambda name: False,
                 rate_of=lambda name: 1.0,
                 weights={},
                 warmup={},
@@ -70,13 +53,6 @@ class StreamingLDA(Method):
         assert state.discriminant is not None, "counted before training"
         rows = evidence_rows(state.discriminant).float().to(next(state.network.parameters()).device)
         return lambda features, labels: evidence_map(tail, features, rows[labels])
-
-
-def mask_rate(state: State, task: Task, epochs: int) -> float:
-    """Each row gets the gradient of the photos of its own class, so more classes need a higher rate."""
-    num_photos = len(task.train) + len(state.memory)
-    num_steps = epochs * max(1, math.ceil(num_photos / state.config.train.batch_size))
-    return min(state.config.section(SLDASettings).pace / max(1, num_steps), FASTEST) * state.network.num_classes
 
 
 def evidence_rows(discriminant: Discriminant) -> Tensor:

@@ -44,6 +44,9 @@ LIGHT_MODEL: Mapping[str, Any] = {  # ours: results/tuning.md, masks against a c
     "method": "slda",
     "model.classifier": "linear",
     "model.head_width": 256,
+    "train.optim.lr": 0.01,
+    "train.optim.head_factor": 1.0,
+    "train.step_lr": 0.0025,
 }
 MASKS: Mapping[str, Any] = {  # ours: results/tuning.md, light training
     "weights.area": 1.2,
@@ -183,9 +186,10 @@ def describe(state: State, runtime: Runtime, task: Task, num_more: int, num_test
             yield "The model has no photos of its old classes: expect it to forget some of what it knew."
         mode = "light: backbone and tail are frozen" if train.views else "full: everything is trained"
         epochs = train.step_epochs if task.num_old else train.base_epochs
+        rate = train.step_lr if task.num_old and train.step_lr else train.optim.lr
         yield (
             f"{config.model.backbone}, {mode}; method {config.method}, {count(epochs, 'epoch')}, batch "
-            f"{train.batch_size}, memory {config.memory.budget // task.num_classes} photos per class."
+            f"{train.batch_size}, lr {rate:g}, memory {config.memory.budget // task.num_classes} photos per class."
         )
     yield f"About {in_words(estimate(state, runtime, num_photos, trains))} on {device_name(runtime.device)}."
 
