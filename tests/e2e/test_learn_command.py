@@ -67,6 +67,18 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
+def test_classes_that_were_not_evaluated_are_named(home: Path, model: Path, tmp_path: Path) -> None:
+    [folder] = (home / "one").iterdir()
+    few = tmp_path / "few" / folder.name
+    few.mkdir(parents=True)
+    for photo in sorted(folder.iterdir())[:5]:
+        shutil.copy(photo, few)
+    learned = run(home, "learn", model, few.parent, "--device", "cpu")
+    assert learned.returncode == 0, learned.stderr
+    assert f"Without held-out photos, so not evaluated: {folder.name}." in " ".join(learned.stdout.split())
+    assert "not evaluated" not in run(home, "learn", model, "one", "--more", "--device", "cpu").stdout
+
+
 def start_and_wait_for_epochs(home: Path, model: Path) -> "subprocess.Popen[str]":
     process = start(home, "learn", model, "one", "--epochs", "100000", "--device", "cpu")
     assert process.stdout

@@ -1,6 +1,6 @@
 """`fdcnet learn`, `fdcnet history`, `fdcnet rollback`"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -159,6 +159,9 @@ def _print(report: "LearnReport") -> None:
             table.add_row(what, str(accuracy.num_photos), *values)
     if table.row_count:
         console.print(table)
+    evaluated = report.new_after.by_class if report.new_after else {}
+    if unknown := [name for name in report.added if name not in evaluated]:
+        console.print(f"Without held-out photos, so not evaluated: {_some(unknown)}.", markup=False)
     undo = f" Undo: fdcnet rollback {report.model}" if can_go_back(report.model) else ""
     console.print(
         f"{report.model} is now version {report.version} and knows {report.num_classes} classes. "
@@ -177,6 +180,9 @@ def _both(learned: Mapping[str, Any]) -> list[str]:
 def _names(version: "Version") -> str:
     if version.box_training:
         return version.box_training
-    names = [*version.added, *(f"more of {name}" for name in version.learned.get("more", ()))]
+    return _some([*version.added, *(f"more of {name}" for name in version.learned.get("more", ()))])
+
+
+def _some(names: Sequence[str]) -> str:
     shown = ", ".join(name if len(name) <= 30 else f"{name[:29]}…" for name in names[:3])
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
