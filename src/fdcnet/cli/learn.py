@@ -32,7 +32,7 @@ def learn(
     ] = None,
     refine: Annotated[
         bool,
-        typer.Option("--refine", help="Also train the boxes of new classes: minutes instead of seconds."),
+        typer.Option("--refine", help="Also train the boxes of new classes; takes about three times as long."),
     ] = False,
     backbone: Annotated[
         str | None,
