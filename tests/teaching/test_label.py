@@ -246,12 +246,13 @@ def test_bad_corrections_change_nothing(
     assert (labelled.out / "labels.json").read_bytes() == before
 
 
-def test_corrections_of_an_unreadable_photo_change_nothing(labelled: LabelReport, model: Path, photos: Path) -> None:
-    file = labelled.out / "coco" / "labels.json"
-    name = json.loads(file.read_text())["images"][0]["file_name"]
-    (photos / name).write_bytes(b"no photo")
+def test_corrections_of_an_unreadable_photo_are_refused(model: Path, photos: Path, tmp_path: Path) -> None:
+    own, out = shutil.copytree(photos, tmp_path / "photos"), tmp_path / "out"
+    label(own, out, model=model, device="cpu")
+    name = json.loads((out / "coco" / "labels.json").read_text())["images"][0]["file_name"]
+    (own / name).write_bytes(b"no photo")
     with pytest.raises(UserError, match=f"corrects {name}, which cannot be read"):
-        label(photos, labelled.out, model=model, corrections=corrected(labelled.out), device="cpu")
+        label(own, out, model=model, corrections=corrected(out), device="cpu")
 
 
 def test_polygons_come_back_and_must_lie_on_the_photo(
