@@ -378,7 +378,7 @@ def test_a_page_that_could_not_load_the_model_recovers(browser: Any, server: tup
     page.reload()
     expect(page.locator("#problem")).to_contain_text("The server does not answer.")
     page.unroute("**/api/model")
-    page.evaluate("() => { document.dispatchEvent(new Event('visibilitychange')) }")  # the reader comes back to the page
+    page.evaluate("() => { document.dispatchEvent(new Event('visibilitychange')) }")  # the reader comes back
     expect(page.locator("#model-name")).to_have_text("shapes")
     page.click("nav >> text=Teach")
     expect(page.locator(".card")).to_have_count(1)
