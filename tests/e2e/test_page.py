@@ -371,6 +371,20 @@ def test_a_photo_may_be_chosen_before_the_model_is_known(
     visit.end()
 
 
+def test_a_page_that_could_not_load_the_model_recovers(browser: Any, server: tuple[str, Path]) -> None:
+    visit = Visit(browser, server[0])
+    page, expect = visit.page, playwright.expect
+    page.route("**/api/model", lambda route: route.abort())
+    page.reload()
+    expect(page.locator("#problem")).to_contain_text("The server does not answer.")
+    page.unroute("**/api/model")
+    page.evaluate("() => { document.dispatchEvent(new Event('visibilitychange')) }")  # the reader comes back
+    expect(page.locator("#model-name")).to_have_text("shapes")
+    page.click("nav >> text=Teach")
+    expect(page.locator(".card")).to_have_count(1)
+    expect(page.locator("#problem")).to_be_hidden()
+
+
 @contextmanager
 def holding(page: Any, address: str) -> Iterator[None]:
     """The page does not hear that something is done, however fast it was."""

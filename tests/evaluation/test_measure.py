@@ -112,7 +112,7 @@ def test_examples_with_the_same_file_name_have_names_of_their_own(small_config: 
     assert names == ["ant-1", "bee-1", "bee-bee/1.png", "bee-bee/more/1.jpg"]
 
 
-def test_many_classes_are_evaluated_on_fewer_eval_batch_size() -> None:
+def test_many_classes_are_evaluated_on_fewer_photos_at_a_time() -> None:
     sizes = [eval_batch_size(torch.device("cuda"), num) for num in (0, 200, 1000, 2000, 10_000, 10**6)]
     assert sizes == [256, 256, 256, 128, 25, 1]
     assert eval_batch_size(torch.device("cpu"), 10_000) == 3

@@ -119,7 +119,12 @@ def test_boxes_of_later_classes_are_trained_unless_checked_boxes_taught_the_mode
     assert label_with(second, learn_options=TINY | {"full": False})
     assert label_with(third)
     label(small, out, corrections=corrected(out), learn_boxes=True, device="cpu")
-    assert not label_with(fourth)
+    assert not label_with(fourth, learn_options={"keep": 0})  # now the version that learned from boxes is gone
+    (tmp_path / "noise").mkdir()
+    for number in range(4):
+        pixels = np.random.default_rng(number).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "noise" / f"{number}.png")
+    assert not label_with(tmp_path / "noise")
 
 
 def corrected(out: Path) -> Path:

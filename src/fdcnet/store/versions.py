@@ -89,6 +89,11 @@ class Version:
         return "boxes refined" if self.learned.get("refined") else ""
 
     @property
+    def knows_checked_boxes(self) -> bool:
+        """Whether this version, or an earlier one that it continues, learned from checked boxes."""
+        return bool(self.learned.get("boxes") or self.learned.get("knows_checked_boxes"))
+
+    @property
     def num_bytes(self) -> int:
         with contextlib.suppress(FileNotFoundError, UserError):  # being removed
             names = (DESCRIPTION, *own_files(self.path, read_description(self.path)))
@@ -138,13 +143,16 @@ def add_version(state: State, path: Path, learned: Mapping[str, Any], keep: int)
     """Write `state` as the newest version and make it the current one. Removes all but `keep` earlier ones."""
     parent = current_number(path) or (1 if has_bundle(path) else None)
     number = 1 + max([*kept_numbers(path), parent or 0])
+    facts = {"version": number, "parent": parent, "created": now()} | dict(learned)
+    if any(version.knows_checked_boxes for version in lineage(path)):  # recorded, as those versions may be removed
+        facts["knows_checked_boxes"] = True
     try:
         with _room_for(path):
             if parent and current_number(path) is None:
                 _adopt(path)
             write_bytes(path / UNFINISHED, str(number).encode())
             with creating(path / VERSIONS / str(number)) as new:
-                write_bundle(state, new, {"version": number, "parent": parent, "created": now()} | dict(learned))
+                write_bundle(state, new, facts)
             _point(path, number)
     except BaseException:
         if pointed_number(path) != number:

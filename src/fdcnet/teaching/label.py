@@ -15,7 +15,7 @@ from fdcnet.inference.localizer import Localizer
 from fdcnet.runtime.listener import Listener
 from fdcnet.runtime.progress import default_listener
 from fdcnet.store.bundle import has_bundle, read_current, read_description
-from fdcnet.store.versions import versions
+from fdcnet.store.versions import lineage
 from fdcnet.teaching.label_boxes import LabelledPhoto, box_photos
 from fdcnet.teaching.label_corrections import Correction, apply_correction, read_corrections
 from fdcnet.teaching.label_files import (
@@ -102,7 +102,8 @@ def label(
         if missing:
             dataset = known.to_learn_from(missing, Path(others) if others else None)
             options: dict[str, Any] = {"holdout": 0, "device": device, "cache_dir": cache_dir, "listener": listener}
-            options["refine"] = not _knows_checked_boxes(path)  # training again would undo what they taught
+            taught_by_boxes = any(version.knows_checked_boxes for version in lineage(path))
+            options["refine"] = not taught_by_boxes  # training again would undo what they taught
             learn(path, dataset, **options | dict(learn_options or {}))
         if examples:
             learn_from_boxes(path, out / MODEL, examples, device, cache_dir, listener)
@@ -121,10 +122,6 @@ def label(
     written = (out / SHEET, *(out / FORMATS[name].target for name in formats))
     seconds = round(time.monotonic() - started, 1)
     return LabelReport(out, known.classes, tuple(boxed), written, tuple(skipped), seconds)
-
-
-def _knows_checked_boxes(model: Path) -> bool:
-    return any("boxes" in version.learned for version in versions(model))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ export function lineChart(series, { label, width, height, top = null, last = nul
   const px = (x) => (to > from ? left + ((x - from) / (to - from)) * (width - left - 6) : left + 4).toFixed(1);
   const py = (y) => (bottom - ((y - low) / (high - low)) * (bottom - 8)).toFixed(1);
   const word = (x, y, text, anchor) => shape("text", { x, y, "text-anchor": anchor }, text);
-  const short = (value) => (value >= 10 || value === 0 ? value.toFixed(0) : value.toPrecision(2));
+  const short = (value) => (Math.abs(value) >= 10 || value === 0 ? value.toFixed(0) : value.toPrecision(2));
   return shape("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
     shape("line", { x1: left, x2: width - 6, y1: py(low), y2: py(low), class: "grid" }),
     shape("line", { x1: left, x2: width - 6, y1: py(high), y2: py(high), class: "grid" }),

@@ -56,7 +56,7 @@ async function takePaste(files) {
 /** Another tab or the command line may have changed the model. */
 async function refresh() {
   if (document.hidden) return;
-  await refreshModel();
+  await (model ? refreshModel() : loadModel()); // the first request may have failed
   if (model.learning) await showRunningLesson();
 }
 
