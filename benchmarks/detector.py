@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rate", type=float, default=5e-4)
+    parser.add_argument("--train-tail", action="store_true", help="freeze the backbone but its tail, for a CPU")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--jobs", type=int, default=4, help="processes")
     parser.add_argument("--device", default="auto")
@@ -93,7 +94,7 @@ def main() -> None:
     facts = {
         "train_photos": len(train),
         "test_photos": len(test),
-        "settings": {key: getattr(options, key) for key in ("epochs", "batch", "rate", "seeds")},
+        "settings": {key: getattr(options, key) for key in ("epochs", "batch", "rate", "train_tail", "seeds")},
         "our_boxes_iou_above_0.5": percent((overlaps > 0.5).mean()),
         "our_boxes_iou_above_0.7": percent((overlaps > 0.7).mean()),
     }
@@ -145,9 +146,10 @@ class Pyramid(nn.Module):
 
     out_channels = WIDTH
 
-    def __init__(self, weights: str) -> None:
+    def __init__(self, weights: str, train_tail: bool) -> None:
         super().__init__()
         self.body = pretrained_backbone("mobilenet_v1", weights)
+        self.body.shared.requires_grad_(not train_tail)
         self.merge = FeaturePyramidNetwork([self.body.shared_channels, self.body.tail_channels], WIDTH)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
@@ -172,9 +174,9 @@ class AsTheyAre(nn.Module):
         return found
 
 
-def make_detector(weights: str) -> FasterRCNN:
+def make_detector(weights: str, train_tail: bool) -> FasterRCNN:
     detector = FasterRCNN(
-        Pyramid(weights),
+        Pyramid(weights, train_tail),
         rpn_anchor_generator=AnchorGenerator(ANCHORS, (RATIOS,) * len(ANCHORS)),
         rpn_pre_nms_top_n_train=500,
         rpn_pre_nms_top_n_test=500,
@@ -202,7 +204,7 @@ def train_and_detect(boxes: Sequence[BoxXYXY], seed: int, options: argparse.Name
     torch.manual_seed(seed)
     device = find_device(options.device)
     train, test = (PixelCache.build(records, SIDE, None, device) for records in photos_of(options))
-    detector = make_detector(options.weights).to(device, memory_format=torch.channels_last)
+    detector = make_detector(options.weights, options.train_tail).to(device, memory_format=torch.channels_last)
     started = time.perf_counter()
     fit(detector, train, as_seen(train, boxes).to(device), seed, options)
     truth = as_seen(test, [record.boxes_xyxy[0] for record in test.records]).to(device)
