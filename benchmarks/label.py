@@ -2,7 +2,7 @@
 
     python benchmarks/label.py --cub CUB_200_2011 --pets oxford_pets --imagenet ILSVRC --json results/label.json
 
-No setting was chosen on ImageNet's photos. Labels are used for learning. True boxes measure, and five of each class
+The confidence was not chosen on ImageNet's photos. Labels are used for learning. True boxes measure, and five of each class
 play the part of a person's corrections. `--work DIR` keeps what was learned and boxed. `--skip N` leaves out the first
 N classes. Rows of other names are kept.
 """

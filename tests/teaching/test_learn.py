@@ -409,6 +409,14 @@ def test_few_photos_are_seen_more_often() -> None:
     assert few["train.views"] and not full_few["train.views"]
 
 
+@pytest.mark.parametrize(
+    ("num_photos", "num_classes", "epochs"),
+    [(300, 10, 10), (600, 20, 8), (900, 180, 32), (250, 50, 32), (12, 2, 60), (5994, 200, 8)],
+)
+def test_masks_of_many_classes_are_trained_on_more_photos(num_photos: int, num_classes: int, epochs: int) -> None:
+    assert defaults.light_epochs(num_photos, num_classes) == epochs  # 3000 photos, or 160 of each class
+
+
 def test_times_and_numbers_in_words() -> None:
     assert [defaults.in_words(seconds) for seconds in (0, 1.4, 60, 130)] == [
         "1 second",

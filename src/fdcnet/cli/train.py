@@ -105,8 +105,9 @@ def train(
     if light:
         own = light_run(chosen)
         if recipe is None and epochs is None:
-            share = config.data.base_classes / len(dataset.classes) if config.data.base_classes else 1.0
-            enough = max(config.train.base_epochs, light_epochs(round(share * len(dataset.train))))
+            num_classes = config.data.base_classes or len(dataset.classes)
+            num_photos = round(num_classes / len(dataset.classes) * len(dataset.train))
+            enough = max(config.train.base_epochs, light_epochs(num_photos, num_classes))
             own |= {"train.base_epochs": enough, "train.step_epochs": enough}
         config = settings.changed(config, own | changes)
     run_dir = out or Path("runs") / f"{dataset.name}-{config.model.backbone}-{config.method}-s{config.seed}"

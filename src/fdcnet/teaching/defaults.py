@@ -29,6 +29,7 @@ TEACHER = 1.3  # a step of a later task also runs the previous network
 FEW_CLASSES = 50  # with fewer, masks vanish unless the localization losses start late: results/tuning.md, few classes
 FULL_FROM = 1000  # photos; with 300, light training is more accurate: docs/teach.md
 LIGHT_SEEN, FULL_SEEN = 3000, 12000  # photos shown in total over all epochs; light: results/tuning.md
+LIGHT_SEEN_OF_CLASS = 160  # ours: results/tuning.md, photos shown of each class
 
 COMMON: Mapping[str, Any] = {
     "model.backbone": BACKBONE,
@@ -86,9 +87,12 @@ def light_run(method: str | None) -> dict[str, Any]:
     return {**LIGHT, **HEADS, **HEADS_MODEL}
 
 
-def light_epochs(num_photos: int) -> int:
-    """With few photos, masks need many epochs to become decided. They are cheap: features are computed once."""
-    return min(60, max(8, round(LIGHT_SEEN / max(1, num_photos))))
+def light_epochs(num_photos: int, num_classes: int) -> int:
+    """With few photos, masks need many epochs to become decided. They are cheap: features are computed once.
+
+    A localizer row learns from the photos of its own class, so many classes need more photos in total.
+    """
+    return min(60, max(8, round(max(LIGHT_SEEN, LIGHT_SEEN_OF_CLASS * num_classes) / max(1, num_photos))))
 
 
 def is_light(old: State | None, last: bool | None, device: torch.device, num_photos: int, given: Options) -> bool:
@@ -138,7 +142,8 @@ def settings_for(
     config: Config | None, light: bool, device: torch.device, num_classes: int, num_photos: int
 ) -> dict[str, Any]:
     """What differs from the defaults (a new model), or from the model's settings `config`."""
-    epochs = light_epochs(num_photos) if light else min(60, max(8, round(FULL_SEEN / max(1, num_photos))))
+    full_epochs = min(60, max(8, round(FULL_SEEN / max(1, num_photos))))
+    epochs = light_epochs(num_photos, num_classes) if light else full_epochs
     settings = {**(LIGHT if light else FULL), "train.base_epochs": epochs, "train.step_epochs": epochs}
     if device.type == "cpu":
         settings["train.precision"] = "bf16" if fast_bfloat16() else "fp32"
