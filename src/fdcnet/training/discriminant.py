@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fdcnet.data.pixels import Pixels
 from fdcnet.evaluation.evaluator import CENTRE, View
+from fdcnet.float64 import float64_device
 from fdcnet.methods.base import Method, State
 from fdcnet.models.discriminant import Discriminant
 from fdcnet.runtime.runtime import Runtime
@@ -24,6 +25,7 @@ def fit_discriminant(state: State, runtime: Runtime, pixels: Pixels, labels: Ten
     settings = state.config.lda
     features = pooled_views(state, runtime, pixels, settings.layer, VIEWS, stage="fitting the classifier")
     discriminant = Discriminant(features.shape[2], shrinkage=settings.shrinkage, layer=settings.layer)
+    discriminant.to(float64_device(runtime.device))
     count_photos(discriminant, features, labels)
     # The network was trained on these photos, so they lie closer to their class mean than new photos will: the
     # temperature is at least 1, and no photo is rejected for its distance.

@@ -64,7 +64,7 @@ def pooled_features(state: State, runtime: Runtime, pixels: Pixels, layer: Poole
     network, pooled = state.network.eval(), []
     for chunk in chunks(pixels, state.config.train.batch_size, own_share(len(pixels))):
         images = show(chunk, CENTRE, state.config.data.crop).to(runtime.device)
-        with runtime.autocast:
+        with runtime.inference():
             features = network.backbone(normalise(images, network.lineage.mean, network.lineage.std))
             if layer != "shared":
                 features = network.classifier.tail(features)

@@ -166,7 +166,7 @@ class RunFolder(CheckpointJournal):
         if discriminant:
             means = discriminant.sums / discriminant.counts[:, None]
             file = self.path / "features" / f"task-{task}.safetensors"
-            write_bytes(file, save({"means": means.half().contiguous()}))
+            write_bytes(file, save({"means": means.half().cpu().contiguous()}))
 
     def write_results(self, num_tasks: int) -> dict[str, Any]:
         """Write the results of the tasks so far. Returns those of the first protocol."""
