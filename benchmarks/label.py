@@ -2,9 +2,9 @@
 
     python benchmarks/label.py --cub CUB_200_2011 --pets oxford_pets --imagenet ILSVRC --json results/label.json
 
-The confidence was not chosen on ImageNet's photos. Labels are used for learning. True boxes measure, and five of each class
-play the part of a person's corrections. `--work DIR` keeps what was learned and boxed. `--skip N` leaves out the first
-N classes. Rows of other names are kept.
+The confidence was not chosen on ImageNet's photos. Labels are used for learning. True boxes measure, and five of each
+class play the part of a person's corrections. `--work DIR` keeps what was learned and boxed. `--skip N` leaves out the
+first N classes. Rows of other names are kept.
 """
 
 import argparse
