@@ -2,6 +2,7 @@ import io
 import json
 import os
 import struct
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -278,6 +279,27 @@ def test_pixels_sizes_and_records_in_order(records: list[Record], tmp_path: Path
     assert cache.broken == []
     assert reports[-1] == (6, 6)
     assert cache.gather(torch.tensor([5, 0]))[:, 0, 0, 0].tolist() == [50, 0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes do not fork")
+@pytest.mark.parametrize("encoded", [False, True])
+def test_processes_decode_the_same_photos_as_threads(
+    records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoded: bool
+) -> None:
+    records[2].path.write_bytes(b"not a photo")
+    records = [*records, *[Record(record.path, "again") for record in records]]
+    by_threads = PixelCache.build(records, 8, tmp_path / "threads", CPU, workers=3, encoded=encoded)
+    monkeypatch.setattr("fdcnet.data.cache.MANY", 1)
+    monkeypatch.setattr("fdcnet.data.cache.CHUNK", 5)
+    monkeypatch.setattr("fdcnet.data.cache._by_threads", None)
+    reports: list[tuple[int, int]] = []
+    by_processes = PixelCache.build(
+        records, 8, tmp_path / "processes", CPU, workers=3, encoded=encoded, progress=lambda *n: reports.append(n)
+    )
+    assert torch.equal(by_processes.pixels[:], by_threads.pixels[:])
+    assert by_processes.sizes.tolist() == by_threads.sizes.tolist()
+    assert by_processes.broken == by_threads.broken == [(records[2].path, "not an image")] * 2
+    assert reports == [(5, 12), (10, 12), (12, 12)]
 
 
 def test_a_second_build_opens_no_photo(records: list[Record], tmp_path: Path, decodes: list[Path]) -> None:
