@@ -65,17 +65,18 @@ class Table:
         path = tuple(path for part in parts for path in part.path)
         return cls(path=path, thresholds=parts[0].thresholds, maps=maps, **columns)
 
-    def save(self, path: Path, texts: "Texts | None" = None) -> None:
-        """Write a .csv.gz whose bytes depend on the table alone; a reader never sees half a file.
+    def save(self, path: Path) -> None:
+        """Write a .csv.gz whose bytes depend on the table alone; a reader never sees half a file."""
+        write_compressed(path, self.as_csv())
 
-        `texts` remembers columns for the next table: the protocols of a run share most of them.
-        """
+    def as_csv(self, texts: "Texts | None" = None) -> bytes:
+        """`texts` remembers columns for the next table: the protocols of a run share most of them."""
         columns = _columns(self, {} if texts is None else texts)
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
-        write_bytes(path, gzip.compress(text.getvalue().encode("utf-8", "surrogateescape"), LEVEL, mtime=0))
+        return text.getvalue().encode("utf-8", "surrogateescape")
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -103,6 +104,10 @@ class Table:
             raise UserError(
                 f"{path} is not a table of predictions: {error}", "Name a .csv.gz file of a run."
             ) from error
+
+
+def write_compressed(path: Path, text: bytes) -> None:
+    write_bytes(path, gzip.compress(text, LEVEL, mtime=0))
 
 
 _ARRAYS = ("label", "rank", "top5", "p_true", "p_top1", "box", "iou", "num_boxes", "iou_largest", "iou_any", "true_box")

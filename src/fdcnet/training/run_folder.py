@@ -4,6 +4,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fdcnet.data.records import Task
 from fdcnet.data.stream import fingerprint, task_bounds
 from fdcnet.errors import UserError
 from fdcnet.evaluation.incremental import TaskScores, build_results, rounded, score_task
-from fdcnet.evaluation.table import Table, Texts
+from fdcnet.evaluation.table import Table, Texts, write_compressed
 from fdcnet.files import remove_leftovers, write_bytes
 from fdcnet.methods.base import Method, Phase, State
 from fdcnet.models.discriminant import Discriminant
@@ -155,11 +156,15 @@ class RunFolder(CheckpointJournal):
 
     def save_tables(self, task: int, tables: Sequence[Table]) -> None:
         texts: Texts = {}
+        first, *others = [self._table_file(number, task) for number in range(len(tables))]
         with self.clock("write"):
-            (self.path / "predictions").mkdir(exist_ok=True)
-            for number in reversed(range(len(tables))):  # the first one last: if it exists, all do
-                tables[number].save(self._table_file(number, task), texts)
-                self.scores[number, task] = self._score(number, task, tables[number])
+            first.parent.mkdir(exist_ok=True)
+            with ThreadPoolExecutor() as pool:  # compressing takes most of the time, and no interpreter lock
+                contents = (table.as_csv(texts) for table in tables[1:])
+                list(pool.map(write_compressed, others, contents))
+            tables[0].save(first)  # last: if it exists, all do
+            for number, table in enumerate(tables):
+                self.scores[number, task] = self._score(number, task, table)
 
     def save_class_means(self, task: int, discriminant: Discriminant | None) -> None:
         """The mean features of each class under the network of this task, which show how features drift."""
