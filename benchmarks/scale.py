@@ -239,7 +239,8 @@ def encoded(arguments: argparse.Namespace) -> list[Row]:
         stored = sum(file.stat().st_size for file in (Path(name) / "cache").glob("*.pixels"))
         print(f"cached in {time.perf_counter() - started:.0f} s", flush=True)
         raw = cache.pixels[: min(len(cache), 4096)].to(device())
-        run = stepper(phase_of("finetune", 80, 20, arguments), RecordedStep)
+        trains = torch.cuda.is_available() or arguments.tiny  # otherwise only memory is measured
+        run = stepper(phase_of("finetune", 80, 20, arguments), RecordedStep) if trains else lambda batch: None
         rates = {}
         for kind, pixels in (("raw", raw), ("encoded", cache.pixels)):
             num = len(pixels)
@@ -249,25 +250,28 @@ def encoded(arguments: argparse.Namespace) -> list[Row]:
                 *(pixels, labels, labels < 80, steps, crop, True, (0,)), (127.0,) * 3, (60.0,) * 3, device()
             )
             rates[kind] = rate_of(epoch, run, arguments.batch)
-    rss = {
-        "name": "rss_peak_gb_200k",
-        "value": round(peak.gigabytes, 2),
-        "unit": f"GB at most, all processes, {arguments.photos} photos; a part of it is file cache",
-        "without_file_cache": round(peak.own_gigabytes, 2),
-    }
-    return [
-        {
-            "name": "encoded_over_raw_step",
-            "value": round(rates["encoded"]),
-            "unit": "photos/s",
-            "peer": "photos on the GPU as raw pixels",
-            "peer_value": round(rates["raw"]),
-            "ratio": round(rates["raw"] / rates["encoded"], 3),
-            "cores": os.cpu_count(),
-        },
+    rows: list[Row] = [
         {"name": "cache_bytes_per_photo", "value": round(stored / arguments.photos), "unit": "bytes, generated photos"},
-        rss,
+        {
+            "name": "rss_peak_gb_200k",
+            "value": round(peak.gigabytes, 2),
+            "unit": f"GB at most, all processes, {arguments.photos} photos, {'' if trains else 'not '}training",
+            "without_files": round(peak.own_gigabytes, 2),
+        },
     ]
+    if trains:
+        rows.append(
+            {
+                "name": "encoded_over_raw_step",
+                "value": round(rates["encoded"]),
+                "unit": "photos/s",
+                "peer": "photos on the GPU as raw pixels",
+                "peer_value": round(rates["raw"]),
+                "ratio": round(rates["raw"] / rates["encoded"], 3),
+                "cores": os.cpu_count(),
+            }
+        )
+    return rows
 
 
 def rate_of(epoch: Batches, run: Callable[[Batch], None], batch_size: int) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fdcnet.config import Config
 from fdcnet.data.batches import Batches
 from fdcnet.data.cache import PixelCache, exceeds_limit
-from fdcnet.data.pixels import EncodedPixels, JoinedPixels, Pixels, chunks, encode, join, select
+from fdcnet.data.pixels import EncodedPixels, JoinedPixels, Pixels, SharedFile, chunks, encode, join, select
 from fdcnet.data.records import Dataset, Record
 from fdcnet.store.record import RunRecord
 from fdcnet.training.run import train
@@ -30,10 +30,11 @@ def photo(seed: int, side: int = 24) -> np.ndarray:
     return np.asarray(Image.fromarray(corners).resize((side, side), Image.Resampling.BILINEAR))
 
 
-def encoded(seeds: range) -> EncodedPixels:
+def encoded(seeds: range, folder: Path) -> EncodedPixels:
     parts = [encode(photo(seed)) for seed in seeds]
+    (folder / "pixels").write_bytes(b"".join(parts))
     lengths = np.array([len(part) for part in parts])
-    return EncodedPixels(np.frombuffer(b"".join(parts), np.uint8), lengths.cumsum(), lengths, 24)
+    return EncodedPixels(SharedFile(folder / "pixels"), lengths.cumsum(), lengths, 24)
 
 
 @pytest.fixture
@@ -50,8 +51,8 @@ def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FDCNET_CACHE_GB", str(5 * 24 * 24 * 3 / 1e9))
 
 
-def test_an_encoded_photo_looks_like_the_original() -> None:
-    pixels = encoded(range(3))
+def test_an_encoded_photo_looks_like_the_original(tmp_path: Path) -> None:
+    pixels = encoded(range(3), tmp_path)
     assert pixels.shape == (3, 24, 24, 3)
     for seed, found in enumerate(pixels):
         difference = found.numpy().astype(int) - photo(seed)
@@ -114,8 +115,8 @@ def test_a_selection_fetches_nothing(
     assert torch.equal(chosen.pixels[:], expected)
 
 
-def test_joined_photos_stay_where_they_are() -> None:
-    raw, jpeg = torch.arange(2 * 24 * 24 * 3).to(torch.uint8).view(2, 24, 24, 3), encoded(range(3))
+def test_joined_photos_stay_where_they_are(tmp_path: Path) -> None:
+    raw, jpeg = torch.arange(2 * 24 * 24 * 3).to(torch.uint8).view(2, 24, 24, 3), encoded(range(3), tmp_path)
     joined = join([raw, jpeg])
     assert isinstance(joined, JoinedPixels)
     assert joined.encoded
@@ -131,7 +132,7 @@ def test_joined_photos_stay_where_they_are() -> None:
 
 
 @pytest.mark.parametrize("zoom", [1.0, 0.5])
-def test_an_epoch_of_encoded_photos_is_that_of_their_pixels(zoom: float) -> None:
+def test_an_epoch_of_encoded_photos_is_that_of_their_pixels(zoom: float, tmp_path: Path) -> None:
     """Decoded by other processes, with the same crops, and without a draw from the run's own generator."""
 
     def epoch(pixels: Pixels) -> list[Tensor]:
@@ -143,7 +144,7 @@ def test_an_epoch_of_encoded_photos_is_that_of_their_pixels(zoom: float) -> None
         return [batch.images for batch in batches]
 
     torch.manual_seed(0)
-    pixels = join([encoded(range(3)), torch.from_numpy(np.stack([photo(3), photo(4)]))])
+    pixels = join([encoded(range(3), tmp_path), torch.from_numpy(np.stack([photo(3), photo(4)]))])
     found, after = epoch(pixels), torch.rand(1)
     torch.manual_seed(0)
     assert torch.equal(after, torch.rand(1))
@@ -151,9 +152,9 @@ def test_an_epoch_of_encoded_photos_is_that_of_their_pixels(zoom: float) -> None
         assert torch.equal(images, expected)
 
 
-def test_an_empty_epoch_of_encoded_photos() -> None:
+def test_an_empty_epoch_of_encoded_photos(tmp_path: Path) -> None:
     nothing = Batches(
-        encoded(range(2)), torch.zeros(2), torch.zeros(2), [], 16, True, (0,), (0.0,) * 3, (1.0,) * 3, CPU
+        encoded(range(2), tmp_path), torch.zeros(2), torch.zeros(2), [], 16, True, (0,), (0.0,) * 3, (1.0,) * 3, CPU
     )
     assert list(nothing) == []
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from fdcnet.data.decode import BadImage, decode_with_size
-from fdcnet.data.pixels import EncodedPixels, Pixels, encode, num_cores, select
+from fdcnet.data.pixels import EncodedPixels, Pixels, SharedFile, encode, num_cores, select
 from fdcnet.data.records import Record
 from fdcnet.errors import UserError
 from fdcnet.files import remove_leftovers, replacing, write_bytes
@@ -303,10 +303,10 @@ def _map(stem: Path, num: int, size: int) -> _Block | None:
         os.utime(stem.with_suffix(".json"))  # time of last use, for _make_room
     if not sizes:  # an empty file cannot be mapped
         return _Block(torch.empty(shape, dtype=torch.uint8), sizes, broken)
+    if "lengths" in sidecar:
+        return _Block(EncodedPixels(SharedFile(pixel_file), lengths.cumsum(), lengths, size), sizes, broken)
     # Copy-on-write: torch needs writable memory, but the file must not change.
     data = np.memmap(pixel_file, np.uint8, mode="c").view(np.ndarray)
-    if "lengths" in sidecar:
-        return _Block(EncodedPixels(data, lengths.cumsum(), lengths, size), sizes, broken)
     return _Block(torch.from_numpy(data.reshape(shape)), sizes, broken)
 
 

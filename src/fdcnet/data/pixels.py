@@ -1,4 +1,4 @@
-"""Decoded photos wherever they are: in one tensor, as JPEG in a mapped file, or in several such blocks."""
+"""Decoded photos wherever they are: in one tensor, as JPEG in a file, or in several such blocks."""
 
 import io
 import os
@@ -6,6 +6,8 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import torch
@@ -60,24 +62,38 @@ Pixels = Tensor | LazyPixels
 
 
 class EncodedPixels(LazyPixels):
-    """Photos as JPEG, one after the other in one array of bytes."""
+    """Photos as JPEG, one after the other in a file."""
 
     encoded = True
 
-    def __init__(self, data: np.ndarray, ends: np.ndarray, lengths: np.ndarray, side: int) -> None:
-        self.data, self.ends, self.lengths, self.side = data, ends, lengths, side
+    def __init__(self, file: "SharedFile", ends: np.ndarray, lengths: np.ndarray, side: int) -> None:
+        self.file, self.ends, self.lengths, self.side = file, ends, lengths, side
 
     def __len__(self) -> int:
         return len(self.ends)
 
     def photo(self, row: int) -> Tensor:
         end, length = int(self.ends[row]), int(self.lengths[row])
-        with Image.open(io.BytesIO(self.data[end - length : end].data), formats=("JPEG",)) as image:
+        with Image.open(io.BytesIO(self.file.read(end - length, length)), formats=("JPEG",)) as image:
             return torch.from_numpy(np.array(image))
 
     def select(self, rows: Tensor) -> "EncodedPixels":
         kept = rows.numpy()
-        return EncodedPixels(self.data, self.ends[kept], self.lengths[kept], self.side)
+        return EncodedPixels(self.file, self.ends[kept], self.lengths[kept], self.side)
+
+
+class SharedFile:
+    """Threads and forked processes read it at the same time. Unlike a mapped file, it takes none of their memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._lock = path.open("rb", buffering=0), Lock()
+
+    def read(self, start: int, length: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(self._file.fileno(), length, start)
+        with self._lock:  # Windows, where processes do not fork
+            self._file.seek(start)
+            return self._file.read(length)
 
 
 class JoinedPixels(LazyPixels):
