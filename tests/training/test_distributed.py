@@ -65,6 +65,7 @@ from torch import nn
 from fdcnet.errors import UserError
 from fdcnet.losses.subset import mean_over
 from fdcnet.models.shared_norm import SharedBatchNorm2d, share_statistics
+from fdcnet.runtime import distributed
 from fdcnet.runtime.distributed import join_processes, joined_shares, own_share, refuse_too_many_processes
 
 join_processes(torch.device("cpu"))
@@ -93,6 +94,26 @@ for norm, rows in ((alone, slice(0, 5)), (shared[0], own)):
 for number, (expected, found) in enumerate(zip(*results)):
     torch.testing.assert_close(found, expected[own] if number < 2 else expected, rtol=1e-3, atol=1e-3)
 torch.testing.assert_close(shared.eval()(whole), alone.eval()(whole), rtol=1e-3, atol=1e-3)
+
+# Gradients are those of the whole batch. Full buckets are sent before the backward pass reaches the input.
+layers, unused = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 1)), nn.Parameter(torch.zeros(3))
+whole = torch.tensor([[1.0, 2.0], [3.0, 5.0], [-1.0, 0.5]])
+layers(whole).square().sum().backward()
+expected = [parameter.grad.clone() for parameter in layers.parameters()]
+layers.zero_grad()
+events, send = [], distributed._sum_in_background
+distributed.BUCKET = 7  # values; the last two layers have 9
+distributed._sum_in_background = lambda bucket: [events.append(len(bucket)), send(bucket)][1]
+x = whole[:2] if first else whole[2:]
+x = x.clone().requires_grad_()
+x.register_hook(lambda gradient: events.append("input"))
+with distributed.summed_gradients([unused, *layers.parameters()]):
+    layers(x).square().sum().backward()
+assert events == [4, "input", 3], events
+assert unused.grad is None
+for parameter, gradient in zip(layers.parameters(), expected):
+    torch.testing.assert_close(parameter.grad, gradient)
+assert distributed.sum_over_processes(torch.tensor([1.0, float(first)])).tolist() == [2.0, 1.0]
 
 # Rows that each computes a part of, and a batch that is too small.
 rows = torch.arange(10.0).view(5, 2)

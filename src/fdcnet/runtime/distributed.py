@@ -19,6 +19,7 @@ from torch import Tensor
 from fdcnet.errors import UserError, count
 
 T = TypeVar("T")
+BUCKET = 6_000_000  # gradients that are sent together, 24 MB, as in DistributedDataParallel
 PATIENCE = timedelta(hours=2)  # others wait while the first process decodes photos or writes the model
 
 
@@ -165,12 +166,62 @@ def copy_from_first(tensors: Iterable[Tensor]) -> None:
                 tensor.copy_(received)
 
 
-def sum_gradients(parameters: Iterable[Tensor], losses: Tensor) -> Tensor:
-    """Sum the gradients over all processes, in one message with the losses, whose sum is returned."""
+@contextlib.contextmanager
+def summed_gradients(parameters: Iterable[Tensor]) -> Iterator[None]:
+    """Sum the gradients of the backward pass inside over all processes.
+
+    A bucket of gradients is sent as soon as it is complete, while the backward pass goes on. Buckets are sent in the
+    same order by all processes.
+    """
+    buckets = _buckets([parameter for parameter in parameters if parameter.requires_grad])
+    missing = [len(bucket) for bucket in buckets]
+    bucket_of = {id(parameter): number for number, bucket in enumerate(buckets) for parameter in bucket}
+    sent: list[Callable[[], None]] = []
+
+    def completed(parameter: Tensor) -> None:
+        missing[bucket_of[id(parameter)]] -= 1
+        while len(sent) < len(buckets) and not missing[len(sent)]:
+            sent.append(_sum_in_background(buckets[len(sent)]))
+
+    hooks = [parameter.register_post_accumulate_grad_hook(completed) for bucket in buckets for parameter in bucket]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for bucket in buckets[len(sent) :]:  # with parameters that this step does not use
+        sent.append(_sum_in_background(bucket))
+    for wait in sent:
+        wait()
+
+
+def _buckets(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
+    """In about the order in which a backward pass completes the gradients."""
+    buckets: list[list[Tensor]] = [[]]
+    for parameter in reversed(parameters):
+        if sum(other.numel() for other in buckets[-1]) >= BUCKET:
+            buckets.append([])
+        buckets[-1].append(parameter)
+    return buckets
+
+
+def _sum_in_background(parameters: Sequence[Tensor]) -> Callable[[], None]:
+    """-> what waits for the sums and puts them in the place of the gradients"""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    flat = torch.cat([losses.detach(), *(gradient.reshape(-1).float() for gradient in gradients)])
-    dist.all_reduce(flat)
-    total, *parts = flat.split([len(losses), *(gradient.numel() for gradient in gradients)])
-    for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part.view_as(gradient))
-    return total.clone()
+    if not gradients:
+        return lambda: None
+    flat = torch.cat([gradient.reshape(-1).float() for gradient in gradients])
+    work = dist.all_reduce(flat, async_op=True)
+
+    def wait() -> None:
+        work.wait()
+        for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    return wait
+
+
+def sum_over_processes(values: Tensor) -> Tensor:
+    total = values.detach().clone()
+    dist.all_reduce(total)
+    return total

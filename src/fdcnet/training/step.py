@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from fdcnet.data.records import Batch
 from fdcnet.methods.base import Phase
 from fdcnet.models.kernels import own_kernels
-from fdcnet.runtime.distributed import num_processes, sum_gradients
+from fdcnet.runtime.distributed import num_processes, sum_over_processes, summed_gradients
 from fdcnet.training.micro_batch import photos_at_a_time, split
 
 WARMUP_STEPS = 3  # ordinary steps before a recording: kernels are chosen and compiled in them
@@ -52,22 +53,26 @@ class Step:
     def _run(self, phase: Phase, batch: Batch, weights_of: Callable[[tuple[str, ...]], Tensor]) -> Values:
         self.optimizer.zero_grad(set_to_none=True)
         done = []
-        for part in split(batch, self._part_size(phase, batch)):
+        *others, last = split(batch, self._part_size(phase, batch))
+        for part in (*others, last):
             with self.autocast:
                 losses = phase.losses(part)
             names, values = tuple(losses), torch.stack([value.float() for value in losses.values()])
             weights = weights_of(names)
             values = values * (batch.share * len(part.labels) / len(batch.labels))
-            (values * weights).sum().backward()
+            with self._summed_gradients() if part is last and batch.share < 1 else nullcontext():
+                (values * weights).sum().backward()
             done.append(values.detach())
         total = torch.stack(done).sum(0)
         if batch.share < 1:
-            parameters = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
-            total = sum_gradients(parameters, total)
+            total = sum_over_processes(total)
         if phase.optim.clip_norm:
             torch.nn.utils.clip_grad_norm_(phase.parameters.values(), phase.optim.clip_norm)
         self.optimizer.step()
         return Values(names, total, weights)
+
+    def _summed_gradients(self) -> AbstractContextManager[None]:
+        return summed_gradients(parameter for group in self.optimizer.param_groups for parameter in group["params"])
 
     def _part_size(self, phase: Phase, batch: Batch) -> int:
         """How many photos of the batch are computed at a time."""
