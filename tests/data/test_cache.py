@@ -257,7 +257,7 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         seen.append(path)
         return decode_with_size(path, size)
 
-    monkeypatch.setattr("fdcnet.data.cache.decode_with_size", counting)
+    monkeypatch.setattr("fdcnet.data.decode_all.decode_with_size", counting)
     return seen
 
 
@@ -289,9 +289,9 @@ def test_processes_decode_the_same_photos_as_threads(
     records[2].path.write_bytes(b"not a photo")
     records = [*records, *[Record(record.path, "again") for record in records]]
     by_threads = PixelCache.build(records, 8, tmp_path / "threads", CPU, workers=3, encoded=encoded)
-    monkeypatch.setattr("fdcnet.data.cache.MANY", 1)
-    monkeypatch.setattr("fdcnet.data.cache.CHUNK", 5)
-    monkeypatch.setattr("fdcnet.data.cache._by_threads", None)
+    monkeypatch.setattr("fdcnet.data.decode_all.MANY", 1)
+    monkeypatch.setattr("fdcnet.data.decode_all.CHUNK", 5)
+    monkeypatch.setattr("fdcnet.data.decode_all._by_threads", None)
     reports: list[tuple[int, int]] = []
     by_processes = PixelCache.build(
         records, 8, tmp_path / "processes", CPU, workers=3, encoded=encoded, progress=lambda *n: reports.append(n)

@@ -75,7 +75,7 @@ def test_photos_that_exceed_the_limit_are_stored_as_jpeg(
     assert torch.equal(cache.sizes, raw.sizes)
     [file] = (tmp_path / "cache").glob("*-jpeg.pixels")
     assert file.read_bytes()[:2] == b"\xff\xd8"
-    monkeypatch.setattr("fdcnet.data.cache.decode_with_size", None)  # the next build opens no photo
+    monkeypatch.setattr("fdcnet.data.decode_all.decode_with_size", None)  # the next build opens no photo
     assert torch.equal(PixelCache.build(records, 24, tmp_path / "cache", CPU).pixels[:], cache.pixels[:])
 
 

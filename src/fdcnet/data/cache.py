@@ -9,38 +9,29 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
-from fdcnet.data.decode import BadImage, decode_with_size
-from fdcnet.data.pixels import EncodedPixels, Pixels, SharedFile, encode, num_cores, select
+from fdcnet.data.decode import BadImage
+from fdcnet.data.decode_all import Decoded, Progress, decode_all, try_decode
+from fdcnet.data.pixels import EncodedPixels, Pixels, SharedFile, num_cores, select
 from fdcnet.data.records import Record
 from fdcnet.errors import UserError
 from fdcnet.files import remove_leftovers, replacing, write_bytes
 
 FORMAT = 1  # raise it whenever decoding changes, so that no stale pixels are used
 GPU_SHARE = 0.4  # of the free memory: the rest is for training
-CHUNK = 64  # photos per worker between two progress reports
-MANY = 2000  # photos that are worth starting processes
-ENOUGH_THREADS = 2  # up to two cores, threads are faster (1200 and 680 photos/s): processes have to send their photos
 LIMIT_VARIABLE = "FDCNET_CACHE_GB"
 LIMIT_GB = 100.0
 KEPT = ".kept"  # suffix of files that hold a checksum and bytes, see `keep`
 DIGEST_BYTES = hashlib.sha256().digest_size
 ENCODED_SHARE = 1 / 8  # of the raw size, at most about; photos take 1 / 9, noise more
 _in_use: set[Path] = set()  # blocks of this process
-
-Progress = Callable[[int, int], None]
-Decoded = tuple[np.ndarray | bytes, tuple[int, int]] | BadImage
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,7 @@ class PixelCache:
         workers = workers or min(32, num_cores())
 
         def decoded(encoded: bool) -> Iterator[Decoded]:
-            return _decoded([record.path for record in records], size, workers, progress, encoded)
+            return decode_all([record.path for record in records], size, workers, progress, encoded)
 
         if cache_dir is None:
             block = _in_memory(decoded(False), len(records), size)
@@ -165,53 +156,6 @@ class _Block:
     pixels: Pixels  # (N, S, S, 3) uint8, readable photos only
     sizes: list[tuple[int, int]]
     broken: dict[int, str]  # index among all records -> reason
-
-
-def _decoded(
-    paths: Sequence[Path], size: int, workers: int, progress: Progress | None, encoded: bool
-) -> Iterator[Decoded]:
-    """In the order of `paths`, and in chunks, so that memory and Ctrl-C stay bounded."""
-    decode = partial(_try_decode, size=size, encoded=encoded)
-    forks = sys.platform == "linux"  # elsewhere, new processes would import the user's script again
-    in_chunks = _by_processes if forks and workers > ENOUGH_THREADS and len(paths) >= MANY else _by_threads
-    done = 0
-    for chunk in in_chunks(decode, paths, workers):
-        yield from chunk
-        done += len(chunk)
-        if progress is not None:
-            progress(done, len(paths))
-
-
-def _by_threads(decode: Callable[[Path], Decoded], paths: Sequence[Path], workers: int) -> Iterator[list[Decoded]]:
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
-    try:
-        for start in range(0, len(paths), CHUNK * workers):
-            yield list(pool.map(decode, paths[start : start + CHUNK * workers]))
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _by_processes(decode: Callable[[Path], Decoded], paths: Sequence[Path], workers: int) -> Iterator[list[Decoded]]:
-    """Threads share the interpreter lock, which limits them to about a thousand photos a second."""
-    chunks = [paths[start : start + CHUNK] for start in range(0, len(paths), CHUNK)]
-    return iter(
-        DataLoader(
-            chunks,  # type: ignore[arg-type]
-            batch_size=None,
-            num_workers=min(workers, len(chunks)),
-            collate_fn=lambda chunk: [decode(path) for path in chunk],
-            multiprocessing_context="fork",
-            generator=torch.Generator(),  # or it would draw from the generator of the run
-        )
-    )
-
-
-def _try_decode(path: Path, size: int, encoded: bool = False) -> Decoded:
-    try:
-        photo, original = decode_with_size(path, size)
-        return encode(photo) if encoded else photo, original
-    except BadImage as reason:
-        return reason
 
 
 def _in_memory(decoded: Iterator[Decoded], num: int, size: int) -> _Block:
@@ -312,7 +256,7 @@ def _map(stem: Path, num: int, size: int) -> _Block | None:
 
 def _any_repaired(block: _Block, records: Sequence[Record], size: int) -> bool:
     """A photo can become readable without a new time stamp, for example by a permission."""
-    return any(not isinstance(_try_decode(records[i].path, size), BadImage) for i in block.broken)
+    return any(not isinstance(try_decode(records[i].path, size), BadImage) for i in block.broken)
 
 
 def _make_room(cache_dir: Path, needed: int) -> bool:
