@@ -30,7 +30,7 @@ def suite(
     same command continues a suite. Results go to RESULTS/SUITE/RUN: a JSON file per protocol, and what the model said
     about every test photo. RESULTS/SUITE/README.md has the tables, with paired tests.
 
-    Example: `fdcnet suite suites/cub200.yaml --data data/CUB_200_2011 --jobs 4`
+    Example: `fdcnet suite suites/cub200.yaml --data data/CUB_200_2011`
     """
     from fdcnet.suite.plan import read_suite
     from fdcnet.suite.progress import Lines, LiveTable
