@@ -11,10 +11,10 @@ from rich.console import Console
 
 import fdcnet
 from fdcnet.config import Config
-from fdcnet.data.records import Dataset
+from fdcnet.data.records import Dataset, Task
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.runtime.listener import Listener
-from fdcnet.runtime.progress import OFF, Bars, default_listener
+from fdcnet.runtime.progress import OFF, Bars, Lines, default_listener
 from fdcnet.training.run import train
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
@@ -39,6 +39,14 @@ def test_a_run_shows_tasks_phases_and_results(
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
     for text in ("Task 1 of 2: 2 classes, 12 photos", "learning (main)", "After task 2 (4 classes):"):
         assert text in shown
+
+
+def test_scores_that_were_not_measured_are_left_out() -> None:
+    screen = io.StringIO()
+    task = Task(2, ("wren",), 3, (), ())
+    lines = Lines(Console(file=screen, width=100))
+    lines.task_ended(task, {"top1_cls": 75.0, "gt_known": None, "top1_loc": None})
+    assert screen.getvalue() == "After task 2 (4 classes): class right 75.0 %\n"
 
 
 def test_a_run_caches_decoded_photos_by_default(
