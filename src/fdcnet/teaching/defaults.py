@@ -254,7 +254,7 @@ def estimate(state: State, runtime: Runtime, num_photos: int, num_test: int, tra
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Of the second run: the first one also warms up."""
+    """The time of the second of two runs, because the first one also warms up."""
     started = 0.0
     for _ in range(2):
         started = time.perf_counter()
