@@ -57,6 +57,18 @@ def test_a_run_caches_decoded_photos_by_default(
     assert any((tmp_path / "cache").iterdir())
 
 
+def test_folders_may_be_given_as_text_or_as_paths(
+    tmp_path: Path, small_dataset: Dataset, small_config: Callable[..., Config]
+) -> None:
+    config, run, photos = small_config("finetune", "train.step_epochs=1"), tmp_path / "run", tmp_path / "photos"
+    first = small_config("finetune", "data.tasks=1")
+    fdcnet.train(first, small_dataset, str(tmp_path / "first"))
+    fdcnet.train(config, small_dataset, run, base_model=str(tmp_path / "first" / "model"))
+    by_text, _ = fdcnet.evaluate(str(run / "model"), str(photos), device="cpu")
+    by_path, _ = fdcnet.evaluate(run / "model", photos, device="cpu")
+    assert by_text == by_path
+
+
 def test_a_lesson_shows_bars_and_caches_photos_unless_told_not_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
