@@ -7,7 +7,7 @@ import pytest
 from fdcnet import config
 from fdcnet.store.record import RunRecord
 from fdcnet.suite.plan import PlannedRun
-from fdcnet.suite.progress import position, remaining
+from fdcnet.suite.progress import duration, position, remaining
 from fdcnet.suite.runner import Job, JobState
 
 FACTS = {"tasks": [["a", "b"], ["c"]], "data": {"num_train": 30}, "memory_images": 10}
@@ -26,6 +26,11 @@ def test_the_share_counts_photos_times_epochs(tmp_path: Path) -> None:
         record.append_metrics({"task": 2, "phase": phase, "epoch": epoch})
     now = position(tmp_path / "run", SETTINGS)
     assert now and (now.task, now.share) == (2, pytest.approx((80 + 4 * 20) / 180))
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "5 s"), (89, "89 s"), (100, "2 min"), (11100, "3 h 5 min")])
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_the_time_left_is_that_of_the_finished_runs() -> None:

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fdcnet.config import Config, to_dict
-from fdcnet.report.text import duration
 from fdcnet.store.record import RunRecord
 from fdcnet.suite.runner import Job, Watcher
 
@@ -57,6 +56,14 @@ def _epochs(config: Config, task: int) -> int:
         return config.train.base_epochs
     drift = to_dict(config)["drift"]["epochs"] if config.method == "fdcnet" else 0
     return int(config.train.step_epochs + drift)
+
+
+def duration(seconds: float) -> str:
+    """45 s, 12 min, 3 h 5 min"""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def remaining(jobs: Sequence[Job], at_once: int) -> float | None:
