@@ -64,6 +64,8 @@ def test_numbers_are_read_as_people_write_them(text: str) -> None:
     ("override", "problem", "remedy"),
     [
         ("train.batchsize=3", "no setting 'train.batchsize'", "'train.batch_size'"),
+        ("train.lr=3", "no setting 'train.lr'", "Did you mean 'train.optim.lr'?"),  # not train.step_lr
+        ("batch_size=3", "no setting 'batch_size'", "Did you mean 'train.batch_size'?"),
         ("metod=joint", "no setting 'metod'", "'method'"),
         ("zzz=1", "no setting 'zzz'", "Known keys: method"),
         ("train.batch_size=x", "must be a whole number", "train.batch_size=10"),

@@ -320,6 +320,13 @@ def test_data_check_finds_nothing_wrong(call: Call, tmp_path: Path) -> None:
     assert "No problems found." in said
 
 
+def test_data_check_of_one_class_says_who_holds_out_photos(call: Call, tmp_path: Path) -> None:
+    make_synthetic(tmp_path / "photos", num_classes=1, train_per_class=4, test_per_class=1, size=64)
+    code, said, _ = call("data", "check", tmp_path / "photos" / "train")
+    assert code == 0 and "train: 1 class\n" in said
+    assert "'learn' holds some out. For 'train'," in said
+
+
 def test_data_check_finds_what_would_spoil_training(call: Call, photos: Path) -> None:
     train, test = photos / "train" / "ringed disc", photos / "test" / "ringed disc"
     (train / "000.jpg").write_bytes(b"this is no photo")

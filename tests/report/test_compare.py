@@ -65,7 +65,7 @@ def test_what_was_measured_differently_is_said_of_that_run(runs: list[Path], tmp
     page = ElementTree.fromstring(write_comparison(compare(runs), tmp_path / "out").read_text(encoding="utf-8"))
     told = " ".join("".join(page.find(".//section[@id='result']").itertext()).split())  # type: ignore[union-attr]
     assert told.count("It is right if its overlap") == 1
-    lda = "The class is decided by a linear discriminant (LDA) on the features of the exemplars."
+    lda = "The class is decided by a linear discriminant (LDA) on the features of the network."
     assert f"fdcnet: {lda}" in told and told.count(lda) == 1
     assert "finetune:" not in told
 

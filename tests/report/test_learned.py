@@ -59,6 +59,7 @@ def test_every_kept_version_is_evaluated_on_the_held_out_photos(model: Path) -> 
     with as_run_folders([model], "cpu") as [folder]:
         [run] = load([folder])
         assert [task["num_classes"] for task in run.measured_tasks] == [2, 3]
+        assert run.main["protocol"]["classifier"] == "head"  # which `auto` stands for here
         assert [len(row) for row in run.main["matrix"]["top1_cls"]] == [1, 2]
         assert run.table is not None and len(run.table) == 3 * 4  # 40 % of 10 photos of each class
         assert sorted(run.examples) == [1, 2]

@@ -34,6 +34,9 @@ def test_protocols() -> None:
         "The box encloses the largest region in which the mean map of all classes, divided by its highest value, "
         "exceeds 0.7. It is right if its overlap (IoU) with a true box is above 0.5. "
         "Boxes are predicted in the whole photo. "
-        "The class score is that of the centre crop. Percentages are means over photos."
+        "The class score is that of the whole photo. Percentages are means over photos."
+    )
+    assert protocol_in_words({"crops": 2, "frame": "crop"}) == (
+        "The class score is the mean over the center crop and its mirror image."
     )
     assert protocol_in_words({}) == ""

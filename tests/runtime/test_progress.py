@@ -11,10 +11,10 @@ from rich.console import Console
 
 import fdcnet
 from fdcnet.config import Config
-from fdcnet.data.records import Dataset
+from fdcnet.data.records import Dataset, Task
 from fdcnet.data.synthetic import make_synthetic
 from fdcnet.runtime.listener import Listener
-from fdcnet.runtime.progress import OFF, Bars, default_listener
+from fdcnet.runtime.progress import OFF, Bars, Lines, default_listener
 from fdcnet.training.run import train
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
@@ -41,12 +41,32 @@ def test_a_run_shows_tasks_phases_and_results(
         assert text in shown
 
 
+def test_scores_that_were_not_measured_are_left_out() -> None:
+    screen = io.StringIO()
+    task = Task(2, ("wren",), 3, (), ())
+    lines = Lines(Console(file=screen, width=100))
+    lines.task_ended(task, {"top1_cls": 75.0, "gt_known": None, "top1_loc": None})
+    assert screen.getvalue() == "After task 2 (4 classes): class right 75.0 %\n"
+
+
 def test_a_run_caches_decoded_photos_by_default(
     tmp_path: Path, small_dataset: Dataset, small_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FDCNET_CACHE", str(tmp_path / "cache"))
     train(small_config("finetune", "train.step_epochs=1"), small_dataset, tmp_path / "run")
     assert any((tmp_path / "cache").iterdir())
+
+
+def test_folders_may_be_given_as_text_or_as_paths(
+    tmp_path: Path, small_dataset: Dataset, small_config: Callable[..., Config]
+) -> None:
+    config, run, photos = small_config("finetune", "train.step_epochs=1"), tmp_path / "run", tmp_path / "photos"
+    first = small_config("finetune", "data.tasks=1")
+    fdcnet.train(first, small_dataset, str(tmp_path / "first"))
+    fdcnet.train(config, small_dataset, run, base_model=str(tmp_path / "first" / "model"))
+    by_text, _ = fdcnet.evaluate(str(run / "model"), str(photos), device="cpu")
+    by_path, _ = fdcnet.evaluate(run / "model", photos, device="cpu")
+    assert by_text == by_path
 
 
 def test_a_lesson_shows_bars_and_caches_photos_unless_told_not_to(

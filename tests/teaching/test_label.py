@@ -190,6 +190,7 @@ def edit_labelstudio(out: Path) -> str:
     region = tasks[3]["predictions"][0]["result"][0]
     region["value"] |= {"x": 10, "y": 12.5, "width": 50, "height": 75}
     tasks[3] |= {"annotations": [{"was_cancelled": False, "result": [region]}]}
+    tasks[3]["data"] = {"caption": "seen at the pond"} | tasks[3]["data"]
     (out / "labelstudio.json").write_text(json.dumps(tasks))
     return list(entries(out))[3]
 

@@ -432,9 +432,19 @@ def test_the_estimate_leaves_the_network_alone(small_config: Callable[..., Confi
 
     state = load_bundle(model)
     before = {name: value.clone() for name, value in state.network.state_dict().items()}
-    assert defaults.estimate(state, Runtime.of(state.config), 10) > 0
+    assert defaults.estimate(state, Runtime.of(state.config), 10, 10) > 0
     assert all(torch.equal(value, before[name]) for name, value in state.network.state_dict().items())
     assert all(parameter.grad is None and parameter.requires_grad for parameter in state.network.parameters())
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_the_estimate_includes_the_evaluation(model: Path, trains: bool) -> None:
+    from fdcnet.runtime.runtime import Runtime
+
+    state = load_bundle(model)
+    runtime = Runtime.of(state.config)
+    learning, both = (defaults.estimate(state, runtime, 1, num_test, trains) for num_test in (0, 100_000))
+    assert both > 2 * learning
 
 
 def test_few_photos_are_learned_light_on_any_device() -> None:

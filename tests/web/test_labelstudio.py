@@ -190,7 +190,7 @@ def annotate(client: TestClient, task: int, photo: str, name: str) -> Any:
         "action": "ANNOTATION_CREATED",
         "annotation": {"id": task, "result": [region], "was_cancelled": False},
         "project": {"id": 1, "title": "birds"},
-        "task": {"id": task, "data": {"photo": photo}},
+        "task": {"id": task, "data": {"caption": "seen at the pond", "photo": photo}},
     }
     return client.post("/webhook", json=body).json()
 

@@ -7,6 +7,7 @@ import typer
 
 from fdcnet.cli import options
 from fdcnet.cli.console import console, watcher
+from fdcnet.errors import count
 
 if TYPE_CHECKING:
     from fdcnet.data.check import Report, SplitCounts, Spread
@@ -42,7 +43,7 @@ def check(
 
 
 def _print(report: "Report") -> None:
-    console.print(f"{report.name}: {report.num_classes} classes", markup=False)
+    console.print(f"{report.name}: {count(report.num_classes, 'class')}", markup=False)
     for name, split in (("train", report.train), ("test", report.test)):
         console.print(f"  {name:<6} {_counts(split)}", markup=False)
     console.print(

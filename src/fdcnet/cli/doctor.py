@@ -48,8 +48,8 @@ def _memory() -> str:
         return "unknown"
     needed = min(13, 0.8 * size / 1e9)
     return (
-        f"{size / 1e9:.0f} GB; full training on a CPU needs up to {needed:.0f} GB here, and computes batches in parts "
-        "where 13 GB are too much (train.micro_batch)"
+        f"{size / 1e9:.0f} GB; full training on a CPU takes up to {needed:.0f} GB of it. Where that is less than 13, "
+        "batches are computed in parts (train.micro_batch)"
     )
 
 

@@ -77,7 +77,7 @@ def evaluate(
         out.mkdir(parents=True, exist_ok=True)
         table.save(out / "predictions.csv.gz")
         write_json(out / "results.json", results)
-        console.print(f"Written: {out}", markup=False)
+        console.print(f"Wrote {out}", markup=False)
 
 
 def _has_no_data(model: Path) -> bool:

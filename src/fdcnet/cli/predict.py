@@ -53,7 +53,7 @@ def predict(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Label Studio tasks, with the labelling interface beside them as .xml.",
+            help="Label Studio tasks, with the labeling interface beside them as .xml.",
             rich_help_panel=OUTPUTS,
         ),
     ] = None,

@@ -130,9 +130,7 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str = "", base: T | 
         groups = method_sections(str(values.get("method", Config.method)), values.keys() - hints.keys())
     for key in values:
         if key not in hints and key not in groups:
-            known = [*hints, *groups]
-            hint = did_you_mean(str(key), known, otherwise=f"Known keys: {', '.join(known)}.", prefix=where)
-            raise UserError(f"There is no setting '{where}{key}'.", hint)
+            raise UserError(f"There is no setting '{where}{key}'.", _suggestion(str(key), {**hints, **groups}, where))
     if kind is Protocol and "threshold" in values:
         values = {"threshold_source": "given in the settings"} | values
     base = kind() if base is None else base
@@ -144,6 +142,14 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str = "", base: T | 
     if groups:
         given["sections"] = {name: _convert(group, values.get(name, {}), name) for name, group in groups.items()}
     return dataclasses.replace(base, **given)
+
+
+def _suggestion(key: str, hints: typing.Mapping[str, Any], where: str) -> str:
+    """The setting of this name one level below, or the most similar name."""
+    for group, hint in hints.items():
+        if dataclasses.is_dataclass(hint) and key in {field.name for field in dataclasses.fields(hint)}:
+            return f"Did you mean '{where}{group}.{key}'?"
+    return did_you_mean(key, hints, otherwise=f"Known keys: {', '.join(hints)}.", prefix=where)
 
 
 def method_sections(method: str, wanted: typing.Collection[str] = ()) -> dict[str, type[Section]]:

@@ -199,7 +199,7 @@ def _about_classes(dataset: Dataset, train: Counter[str], test: Counter[str]) ->
     without = [name for name in dataset.classes if not train[name]]
     yield from _found("error", "Classes without training photos", without, "Add photos, or remove the classes.")
     if not dataset.test:
-        advice = "Move some to test/, or set data.holdout. Otherwise there is nothing to evaluate."
+        advice = "'learn' holds some out. For 'train', move some to test/, or set data.holdout."
         yield Finding("note", "No test photos", (), advice)
         return
     without = [name for name in dataset.classes if not test[name]]

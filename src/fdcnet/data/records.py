@@ -74,5 +74,5 @@ class Batch(NamedTuple):
 
     @property
     def num_photos(self) -> int:
-        """Of the whole batch."""
+        """The number of photos in the whole batch."""
         return round(len(self.labels) / self.share)

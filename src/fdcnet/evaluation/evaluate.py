@@ -26,8 +26,8 @@ from fdcnet.store.photo_history import num_taught
 
 
 def evaluate(
-    model: Path,
-    data: str | None = None,
+    model: str | Path,
+    data: str | Path | None = None,
     *,
     protocol: Mapping[str, Any] | None = None,
     sweep: Sequence[float] = SWEEP,
@@ -41,7 +41,7 @@ def evaluate(
     `data`: photos to evaluate on (default: the test set the model was trained with). `protocol`: changes to the model's
     own protocol. `progress`: show bars in a terminal or notebook, unless a `listener` is given.
     """
-    state = load_bundle(model)
+    state = load_bundle(Path(model))
     changes = dict(protocol or {})
     if "threshold" in changes:
         changes.setdefault("threshold_source", "given for this evaluation")
@@ -49,7 +49,7 @@ def evaluate(
     with closing(listener or default_listener(progress)) as shown:
         runtime = Runtime.of(replace(state.config, device=device), cache_dir or default_cache_dir(), shown)
         runtime.place(state.network)
-        return _evaluate(state, changed, runtime, data, sweep)
+        return _evaluate(state, changed, runtime, str(data) if data else None, sweep)
 
 
 def _evaluate(

@@ -10,7 +10,7 @@ from typing import Any
 from fdcnet.config import to_dict
 from fdcnet.data.cache import PixelCache
 from fdcnet.evaluation.incremental import TaskScores, build_results, score_task
-from fdcnet.evaluation.measure import examples_of, measure, pick_examples
+from fdcnet.evaluation.measure import examples_of, for_model, measure, pick_examples
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State
 from fdcnet.runtime.device import device_name
@@ -40,14 +40,15 @@ def evaluate_held_out(model: Path, folder: Path, device: str = "auto", listener:
 def _evaluate(
     state: State, earlier: Sequence[Version], photos: PixelCache, runtime: Runtime, record: RunRecord
 ) -> None:
-    protocol, num_tasks = state.config.protocols[0], len(state.task_sizes)
+    own_protocol, num_tasks = state.config.protocols[0], len(state.task_sizes)
+    protocol = for_model(own_protocol, state)
     scores: list[TaskScores] = []
     for known in (*(load_bundle(version.path) for version in earlier), state):
         method, task = find_method(known.config.method)(), len(known.task_sizes)
         runtime.place(known.network)
         own = photos.of_classes(known.classes)
         rows = pick_examples(own.records, known, every_class=known is state)
-        [table] = measure(known, method, runtime, own, [protocol], keep=rows)
+        [table] = measure(known, method, runtime, own, [own_protocol], keep=rows)
         record.write_examples(task, examples_of(known, own, table, protocol, rows))
         sizes = known.task_sizes if earlier else [len(known.classes)]
         scores.append(score_task(table, protocol, sizes))

@@ -70,7 +70,7 @@ def open_session(graph: Path | bytes) -> Any:
 
 @torch.inference_mode()
 def largest_differences(module: nn.Module, session: Any, x: Tensor) -> list[float]:
-    """Of each output. Compares all samples at once and one alone, because the batch size must not matter."""
+    """The largest difference of each output, for all samples at once and one alone: batch size must not matter."""
     worst = np.zeros(len(session.get_outputs()))
     for batch in (x, x[:1]):
         expected = module(batch)

@@ -137,7 +137,7 @@ def numbers(runs: Sequence[Run]) -> Markup:
 def _applied_protocol(results: Mapping[str, Any]) -> dict[str, Any]:
     """Without what applies to true boxes, if there were none."""
     has_boxes = any(task.get("gt_known") is not None for task in results.get("tasks") or [])
-    skipped = () if has_boxes else ("iou", "frame")
+    skipped = () if has_boxes else ("iou",)
     return {key: value for key, value in (results.get("protocol") or {}).items() if key not in skipped}
 
 

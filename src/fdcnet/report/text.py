@@ -45,12 +45,8 @@ LOSSES = {
 }
 MAPS = {"class": "the map of the true class", "topk-mean": "the mean map of all classes"}
 SCALES = {"minmax": ", scaled from its lowest value to its highest,", "max": ", divided by its highest value,"}
-CROPS = {
-    1: "that of the centre crop",
-    2: "the mean over the centre crop and its mirror image",
-    10: "the mean over ten crops",
-}
-FRAMES = {"crop": "the centre crop, and true boxes are clipped to it", "image": "the whole photo"}
+VIEWS = {"crop": "the center crop", "image": "the whole photo"}
+CROPS = {1: "that of {view}", 2: "the mean over {view} and its mirror image", 10: "the mean over ten crops"}
 AVERAGES = {"class": "classes", "image": "photos"}
 
 
@@ -91,12 +87,14 @@ def protocol_in_words(protocol: Mapping[str, Any]) -> str:
     if "iou" in protocol:
         pixels = ", counting both border pixels" if protocol.get("inclusive_pixels") else ""
         said.append(f"It is right if its overlap (IoU{pixels}) with a true box is above {protocol['iou']}.")
-    if protocol.get("frame") in FRAMES:
-        said.append(f"Boxes are predicted in {FRAMES[protocol['frame']]}.")
+    view = VIEWS["image" if protocol.get("frame") == "image" else "crop"]
+    if "iou" in protocol and "frame" in protocol:
+        clipped = ", and true boxes are clipped to it" if protocol["frame"] == "crop" else ""
+        said.append(f"Boxes are predicted in {view}{clipped}.")
     if protocol.get("crops") in CROPS:
-        said.append(f"The class score is {CROPS[protocol['crops']]}.")
+        said.append(f"The class score is {CROPS[protocol['crops']].format(view=view)}.")
     if protocol.get("classifier") == "lda":
-        said.append("The class is decided by a linear discriminant (LDA) on the features of the exemplars.")
+        said.append("The class is decided by a linear discriminant (LDA) on the features of the network.")
     if not protocol.get("compensated", True):
         said.append("Only the network is measured, without the method's correction of its outputs for old classes.")
     if protocol.get("average") in AVERAGES:

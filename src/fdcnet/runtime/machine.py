@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 LIMITS = ("sys/fs/cgroup{}/memory.max", "sys/fs/cgroup/memory{}/memory.limit_in_bytes")
-"""Files with the limit of a group of processes: of version 2 of control groups, and of version 1."""
+"""Files with the memory limit of a group of processes, for versions 2 and 1 of control groups."""
 
 NICENESS = 10  # predictions come first
 
 
 def lower_priority() -> None:
-    """Of this thread. On Linux every thread has its own niceness, and threads that it starts inherit it."""
+    """Lower the priority of this thread on Linux, where each has its own. Threads that it starts inherit it."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
@@ -28,7 +28,7 @@ def machine_memory(root: Path = Path("/")) -> int | None:
 
 
 def _limits(root: Path) -> Iterator[int]:
-    """Of the process's control groups and of those that they belong to. A container sees its own as the topmost."""
+    """The limits of the process's control groups and their ancestors. A container sees its own as the topmost."""
     groups = {PurePosixPath("/")}
     with contextlib.suppress(OSError):  # there are none
         lines = (root / "proc/self/cgroup").read_text("utf-8", "replace").splitlines()

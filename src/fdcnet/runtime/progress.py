@@ -141,7 +141,6 @@ def _losses(epoch: Epoch) -> str:
 
 
 def _summary_line(task: Task, summary: dict[str, Any]) -> str:
-    return (
-        f"After task {task.number} ({task.num_classes} classes): class right {percent(summary['top1_cls'])} %, "
-        f"box right {percent(summary['gt_known'])} %, both right {percent(summary['top1_loc'])} %"
-    )
+    names = {"top1_cls": "class right", "gt_known": "box right", "top1_loc": "both right"}
+    known = [f"{name} {percent(summary[key])} %" for key, name in names.items() if summary[key] is not None]
+    return f"After task {task.number} ({count(task.num_classes, 'class')}): {', '.join(known)}"

@@ -52,7 +52,7 @@ def links(suite: Suite, table: TableSpec, results: Path, prefix: str = "") -> It
 
 
 def charts(runs: Sequence[Measured]) -> Iterator[tuple[str, Markup]]:
-    """Those that have something to show, under the first protocol."""
+    """The charts that have something to show, under the first protocol."""
     if not runs:
         return
     found = {

@@ -71,7 +71,7 @@ def section(table: TableSpec, runs: list[Measured], done: str) -> Iterator[str]:
 
 
 def protocols_of(runs: list[Measured]) -> list[ProtocolKey]:
-    """Those of the run with the most."""
+    """The protocols of the run that has the most."""
     return max((run.protocols for run in runs), key=len)
 
 

@@ -12,6 +12,7 @@ from fdcnet.config import Config, ModelConfig, changed
 from fdcnet.data.batches import normalise
 from fdcnet.data.records import Batch, Task
 from fdcnet.errors import UserError, count
+from fdcnet.evaluation.evaluator import class_views, map_views
 from fdcnet.methods import find_method
 from fdcnet.methods.base import State, wsol_losses
 from fdcnet.methods.slda import evidence_map, mask_losses
@@ -196,27 +197,32 @@ def describe(state: State, runtime: Runtime, task: Task, num_more: int, num_test
             f"{config.model.backbone}, {mode}; method {config.method}, {count(epochs, 'epoch')}, batch "
             f"{train.batch_size}, lr {rate:g}, memory {config.memory.budget // task.num_classes} photos per class."
         )
-    yield f"About {in_words(estimate(state, runtime, num_photos, trains))} on {device_name(runtime.device)}."
+    yield f"About {in_words(estimate(state, runtime, num_photos, num_test, trains))} on {device_name(runtime.device)}."
 
 
 def in_words(seconds: float) -> str:
     return count(max(1, round(seconds)), "second") if seconds < 100 else count(round(seconds / 60), "minute")
 
 
-def estimate(state: State, runtime: Runtime, num_photos: int, trains: bool = True) -> float:
-    """Seconds of learning, measured by one step on noise. The network is not changed."""
+def estimate(state: State, runtime: Runtime, num_photos: int, num_test: int, trains: bool = True) -> float:
+    """Seconds of learning and of the evaluation after it, measured by one step on noise. `state` is not changed."""
     config, lineage = state.config, state.network.lineage
     num, crop = min(8, config.train.batch_size), config.data.crop
     noise = torch.randint(0, 256, (num, crop, crop, 3), device=runtime.device)
     images, labels = normalise(noise, lineage.mean, lineage.std), torch.arange(num, device=runtime.device) % 2
-    if not trains:
-        with torch.inference_mode(), runtime.autocast:
-            network = state.network.eval()
-            return len(VIEWS) * _seconds(lambda: network.classifier.tail(network.backbone(images))) / num * num_photos
-    method = find_method(config.method)()
-    probe = State(config, copy.deepcopy(state.network).train(), state.memory)
+    probe = State(config, copy.deepcopy(state.network).eval(), state.memory)
     if not state.classes:
         probe.network.grow(2)
+    evaluating, network = 0.0, probe.network
+    with torch.inference_mode(), runtime.autocast:
+        if num_test:
+            views = {*class_views(config.protocols[0]), *map_views(config.protocols[0])}
+            evaluating = len(views) * _seconds(lambda: network(images)) / num * num_test
+        if not trains:
+            passes = len(VIEWS) * _seconds(lambda: network.classifier.tail(network.backbone(images)))
+            return passes / num * num_photos + evaluating
+    network.train()
+    method = find_method(config.method)()
     looking = 0.0
     light: AbstractContextManager[object] = nullcontext()
     if config.train.views:
@@ -244,11 +250,11 @@ def estimate(state: State, runtime: Runtime, num_photos: int, trains: bool = Tru
             with runtime.autocast:
                 looking += config.train.views * _seconds(lambda: evidence_map(tail, features, rows))
             images = torch.cat([features, features[:, :1]], dim=1)  # any evidence
-        return (looking + _seconds(step) * epochs) / num * num_photos
+        return (looking + _seconds(step) * epochs) / num * num_photos + evaluating
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Of the second run: the first one also warms up."""
+    """The time of the second of two runs, because the first one also warms up."""
     started = 0.0
     for _ in range(2):
         started = time.perf_counter()

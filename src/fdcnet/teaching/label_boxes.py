@@ -42,7 +42,7 @@ class LabelledPhoto:
 
     @property
     def confidence(self) -> float:
-        """That of the least certain box."""
+        """The confidence of the least certain box."""
         return min((annotation.score for annotation in self.annotations), default=1.0)
 
 

@@ -167,7 +167,7 @@ def place_photos(folder: Path, photos: Sequence[LabelledPhoto], copy: bool) -> N
 
 
 def _checksum(target: Path) -> str:
-    """Of the annotation files alone: tools put caches beside them."""
+    """A checksum of the annotation files alone, because tools put caches beside them."""
     files = sorted(target.rglob("*")) if target.is_dir() else [target]
     digest = hashlib.sha256()
     for file in files:

@@ -42,7 +42,7 @@ class KnownPhotos:
         return Dataset(self.title, classes, tuple(records))
 
     def photos_of(self, name: str) -> list[KnownPhoto]:
-        """Those that have this label only."""
+        """The photos that have this label only."""
         return self._by_only_label.get(name, [])
 
     @cached_property

@@ -75,8 +75,16 @@ def _read_labelstudio(tasks: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
         done = [entry for entry in task.get("annotations", ()) if not entry.get("was_cancelled")]
         if done:
             regions = (_labelstudio_shape(region) for region in done[-1]["result"])
-            address = next(value for value in task["data"].values() if isinstance(value, str))
+            address = photo_address(task["data"])
+            if address is None:
+                raise ValueError("a task names no photo")
             yield _photo_of_address(address), [shape for shape in regions if shape], True
+
+
+def photo_address(data: Mapping[str, Any], field: str = "image") -> str | None:
+    """The photo of a Label Studio task: what this field of its data holds, or else the first text."""
+    texts = {key: value for key, value in data.items() if isinstance(value, str)}
+    return texts.get(field) or next(iter(texts.values()), None)
 
 
 def _labelstudio_shape(region: Mapping[str, Any]) -> Shape | None:

@@ -40,10 +40,10 @@ from fdcnet.training.task import learn_task, refit_discriminant
 def train(
     config: Config,
     dataset: Dataset,
-    run_dir: Path,
+    run_dir: str | Path,
     *,
     resume: bool = False,
-    base_model: Path | None = None,
+    base_model: str | Path | None = None,
     progress: bool = True,
     listener: Listener | None = None,
     cache_dir: Path | None = None,
@@ -65,8 +65,8 @@ def train(
     num_photos = sum(len(task.train) for task in stream) + len(stream[-1].test)
     runtime = runtime.for_photos(num_photos, data.size)
     kind = RunFolder if is_first() else ReadOnlyRunFolder
-    folder = kind(run_dir, config, method, stream, dataset.name, runtime.clock)
-    return TrainingRun(config, method, stream, folder, runtime).run(resume, base_model)
+    folder = kind(Path(run_dir), config, method, stream, dataset.name, runtime.clock)
+    return TrainingRun(config, method, stream, folder, runtime).run(resume, Path(base_model) if base_model else None)
 
 
 def with_resolved_protocols(config: Config, method: Method | type[Method]) -> Config:

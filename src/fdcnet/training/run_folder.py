@@ -195,7 +195,7 @@ class RunFolder(CheckpointJournal):
         return all_results[0]
 
     def _scores_of(self, protocol: int, task: int) -> TaskScores:
-        """Of an earlier session of a resumed run, they are computed from the table on disk."""
+        """In a resumed run, the scores of earlier sessions are computed from the tables on disk."""
         if (protocol, task) not in self.scores:
             table = Table.load(self._table_file(protocol, task))
             self.scores[protocol, task] = self._score(protocol, task, table)

@@ -21,6 +21,7 @@ from fdcnet.inference.localizer import Localizer
 from fdcnet.inference.writers.labelstudio import as_prediction
 from fdcnet.teaching.holdout import FEWEST_PHOTOS
 from fdcnet.teaching.label_boxes import box_photo
+from fdcnet.teaching.label_shapes import photo_address
 from fdcnet.web.guard import Refused
 from fdcnet.web.model import ServedModels
 from fdcnet.web.runner import LessonRunner
@@ -34,7 +35,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Interface:
-    """The parts of a labelling configuration that can be filled in."""
+    """The parts of a labeling configuration that can be filled in."""
 
     image: str  # name of the Image tag
     key: str  # where a task holds the address of its photo
@@ -49,6 +50,7 @@ class Connection:
 
     url: str = field(default_factory=lambda: os.environ.get(URL_VARIABLE, ""))
     key: str = field(default_factory=lambda: os.environ.get(KEY_VARIABLE, ""))
+    photo_fields: dict[str, str] = field(default_factory=dict)  # project -> where its tasks hold their photos
 
     def fetch(self, address: str) -> bytes:
         if address.startswith("data:"):
@@ -107,8 +109,9 @@ def add_labelstudio_routes(app: FastAPI, models: ServedModels, runner: LessonRun
 
     @app.post("/setup")
     def setup(request: Json = Body()) -> Json:
-        """Label Studio calls this first, with its address, its key and the labelling configuration."""
-        read_interface(str(request.get("schema", "")))
+        """Label Studio calls this first, with its address, its key and the labeling configuration."""
+        interface = read_interface(str(request.get("schema", "")))
+        connection.photo_fields[_project(request)] = interface.key
         connection.url = os.environ.get(URL_VARIABLE) or str(request.get("hostname") or connection.url)
         connection.key = os.environ.get(KEY_VARIABLE) or str(request.get("access_token") or connection.key)
         return {"model_version": _version(models)}
@@ -129,7 +132,7 @@ def add_labelstudio_routes(app: FastAPI, models: ServedModels, runner: LessonRun
         """Collects annotations. A lesson starts after a batch of them, or when the user starts training."""
         action, asked = request.get("action"), request.get("action") == "START_TRAINING"
         if action in ("ANNOTATION_CREATED", "ANNOTATION_UPDATED"):
-            _collect(annotations, request)
+            _collect(annotations, request, connection.photo_fields.get(_project(request), "image"))
         if runner.busy or not (asked or len(annotations.tasks) >= BATCH_SIZE):
             return {"status": "waiting", "collected": len(annotations.tasks), "learning": runner.busy}
         known = models.own.localizer().classes if models.own.exists else []
@@ -155,17 +158,17 @@ def read_interface(schema: str) -> Interface:
             raise ET.ParseError("document types are not allowed")
         root = ET.fromstring(schema)
     except ET.ParseError as error:
-        raise Refused(400, f"The labelling configuration cannot be read: {error}.", "Send it as XML.") from error
+        raise Refused(400, f"The labeling configuration cannot be read: {error}.", "Send it as XML.") from error
     image = root.find(".//Image")
     if image is None:
-        raise Refused(400, "The labelling configuration has no Image tag.", "See docs/label.md for one that works.")
+        raise Refused(400, "The labeling configuration has no Image tag.", "See docs/label.md for one that works.")
     name = image.get("name", "image")
     rectangles, choices = (
         next((element for element in root.iter(tag) if element.get("toName") == name), None)
         for tag in ("RectangleLabels", "Choices")
     )
     if rectangles is None and choices is None:
-        problem = "The labelling configuration has no RectangleLabels or Choices for the image."
+        problem = "The labeling configuration has no RectangleLabels or Choices for the image."
         raise Refused(400, problem, "See docs/label.md for one that works.")
     values = [element.get("value", "") for part in (rectangles, choices) if part is not None for element in part]
     key = image.get("value", "$image").removeprefix("$")
@@ -195,13 +198,19 @@ def _annotate(localizer: Localizer, interface: Interface, photo: bytes) -> Json:
     return found
 
 
-def _collect(annotations: Annotations, request: Mapping[str, Any]) -> None:
+def _project(request: Mapping[str, Any]) -> str:
+    """The number of the project: /setup gets it with a time, as "1.1700000000", and webhooks get its facts."""
+    project = request.get("project")
+    return str(project.get("id") if isinstance(project, Mapping) else project).partition(".")[0]
+
+
+def _collect(annotations: Annotations, request: Mapping[str, Any], photo_field: str) -> None:
     task, annotation = request.get("task") or {}, request.get("annotation") or {}
     names = [name for region in annotation.get("result", ()) for name in _class_names(region)]
-    addresses = [value for value in task.get("data", {}).values() if isinstance(value, str)]
-    if names and addresses and not annotation.get("was_cancelled"):
+    address = photo_address(task.get("data", {}), photo_field)
+    if names and address and not annotation.get("was_cancelled"):
         with annotations.lock:
-            annotations.tasks[int(task["id"])] = (clean_name(names[0]), addresses[0])
+            annotations.tasks[int(task["id"])] = (clean_name(names[0]), address)
 
 
 def _class_names(region: Mapping[str, Any]) -> list[str]:
@@ -222,7 +231,7 @@ def _address(task: Mapping[str, Any], interface: Interface) -> str:
     address = task.get("data", {}).get(interface.key)
     if not isinstance(address, str):
         problem = f"Task {task.get('id')} has no photo under '{interface.key}'."
-        raise Refused(400, problem, "Check the value of the Image tag in the labelling configuration.")
+        raise Refused(400, problem, "Check the value of the Image tag in the labeling configuration.")
     return address
 
 

@@ -120,7 +120,7 @@ class ServedModel:
         ]
 
     def kept_photos(self) -> dict[str, KeptPhotos]:
-        """Of the version in use. They are read once."""
+        """The photos in the version in use, by class. They are read once."""
         version = self.version
         if self._kept_photos[0] != version:
             self._kept_photos = version, read_kept_photos(self.path)

@@ -15,7 +15,7 @@ LOCAL_FILES = "/data/local-files/?d="  # where Label Studio serves files of its 
 
 
 class LabelStudioWriter(FileWriter):
-    """A JSON file of tasks, and beside it the labelling interface that they need, as .xml."""
+    """A JSON file of tasks, and beside it the labeling interface that they need, as .xml."""
 
     def __init__(self, path: Path, classes: Sequence[str], prefix: str = LOCAL_FILES) -> None:
         super().__init__(path, classes)
