@@ -87,7 +87,7 @@ def test_separation_compares_the_covered_share_with_the_area() -> None:
     most = tensor([[8.0, 1.0], [1.0, -5.0]])  # 0.8 in a quarter; what speaks against the class does not count
     even = torch.ones(2, 2)  # 0.5 in a half
     covers = bas.separation(torch.stack([most, even]), masks)
-    assert covers.item() == pytest.approx(-0.55 / 0.1885**0.35 / 2)  # 3 / 16 + 0.001
+    assert covers.item() == pytest.approx(-0.55 / 0.1885**0.3 / 2)  # 3 / 16 + 0.001
     without = bas.separation(torch.stack([most, -even]), masks)  # the second has no evidence
     assert without.item() == pytest.approx(covers.item())
 

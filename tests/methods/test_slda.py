@@ -22,3 +22,15 @@ def test_evidence_lies_where_the_class_is() -> None:
     torch.testing.assert_close(evidence[0], expected)
     assert not evidence[1].any(), "an erased photo has none"
     assert tail.weight.grad is None, "the tail is not trained"
+
+
+def test_channels_against_the_class_do_not_cancel_those_for_it() -> None:
+    features = torch.tensor([[3.0, 1.0], [1.0, 2.0], [3.0, 0.0]]).T[None, :, None]  # (1, 2, 1, 3): three cells
+    tail = nn.Conv2d(2, 2, 1)
+    nn.init.eye_(tail.weight[:, :, 0, 0])
+
+    evidence = evidence_map(tail, features, torch.tensor([[1.0, -1.0]]))
+
+    # Tail: 2, -1, 3, so 2, 0, 3 with mean 5/3. Gradient: 3, 1, 3 with mean 7/3. Half of each.
+    expected = torch.tensor([[[3 / 5 + 9 / 14, 3 / 14, 9 / 10 + 9 / 14]]])
+    torch.testing.assert_close(evidence, expected)

@@ -12,7 +12,7 @@ from fdcnet.methods.base import Losses, Method, Phase, State, ViewMap
 from fdcnet.models.discriminant import Discriminant
 from fdcnet.models.network import LocalizationNetwork
 
-SHARP = 1 / 3  # weight of the gradient; ours: results/tuning.md, evidence cell by cell
+SHARP = 1 / 2  # weight of the gradient; ours: results/tuning.md, evidence for every backbone
 
 
 class StreamingLDA(Method):
@@ -72,7 +72,8 @@ def evidence_map(tail: nn.Module, features: Tensor, rows: Tensor) -> Tensor:
     """What speaks for a class in each cell of the shared features: (B, C, H, W), (B, D) -> (B, H, W), not negative
 
     A weighted mean of two maps. The tail's features, compared with those of an erased photo, show the whole object and
-    some of its surroundings. Gradient times features is sharper, but shows the most telling parts alone.
+    some of its surroundings, because a cell of the tail sees its neighbours. Gradient times features is sharper. Only
+    the channels that speak for the class are added (LayerCAM): the others would cancel them in most cells of an object.
     """
     features = features.detach().requires_grad_()
     with torch.no_grad():
@@ -80,7 +81,7 @@ def evidence_map(tail: nn.Module, features: Tensor, rows: Tensor) -> Tensor:
     with torch.enable_grad():
         found = ((tail(features).float() - nothing) * rows[:, :, None, None]).sum(1)  # (B, H2, W2)
         [gradient] = torch.autograd.grad(found.sum(), features)
-    sharp = (gradient * features.detach()).float().sum(1)
+    sharp = F.relu((gradient * features.detach()).float()).sum(1)
     coarse = F.interpolate(found.detach()[:, None], size=sharp.shape[1:], mode="bilinear")[:, 0]
     return _with_mean_one(coarse).lerp(_with_mean_one(sharp), SHARP)
 
