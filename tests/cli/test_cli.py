@@ -123,6 +123,15 @@ def test_light_training_of_few_photos_has_more_epochs(photos: Path) -> None:
     assert (used["base_epochs"], used["step_epochs"]) == (60, 60)  # 12 photos; 3000 would be shown 250 times
 
 
+@pytest.mark.parametrize(("given", "crops"), [((), 2), (("--set", "protocols=[{crops: 1}]"), 1)])
+def test_light_training_is_evaluated_on_few_views(photos: Path, given: tuple[str, ...], crops: int) -> None:
+    small = SMALL[: SMALL.index("protocols.0.crops=2") - 1]
+    done = fdcnet("train", "photos", "--base", 2, "--light", *small, *given, "-o", f"{crops}", cwd=photos.parent)
+    assert done.returncode == 0, done.stderr
+    [protocol] = json.loads((photos.parent / f"{crops}" / "run.json").read_text())["config"]["protocols"]
+    assert protocol["crops"] == crops
+
+
 def test_without_a_terminal_there_are_lines_and_no_bars(trained: tuple[Path, str]) -> None:
     _, said = trained
     assert "\x1b" not in said

@@ -104,6 +104,8 @@ def train(
             console.print(f"{len(dataset.train)} photos are few: the backbone is frozen. --full trains everything.")
     if light:
         own = light_run(chosen)
+        if recipe is None and "protocols" not in changes:
+            own |= {"protocols.0.crops": 2}  # evaluation with ten takes longer than training
         if recipe is None and epochs is None:
             num_classes = config.data.base_classes or len(dataset.classes)
             num_photos = round(num_classes / len(dataset.classes) * len(dataset.train))
