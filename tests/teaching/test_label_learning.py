@@ -14,7 +14,7 @@ from fdcnet.store.bundle import load_bundle
 from fdcnet.store.versions import versions
 from fdcnet.teaching.label import LabelReport, label
 from fdcnet.teaching.label_boxes import LabelledPhoto
-from fdcnet.teaching.label_learning import box_mask, projection_loss
+from fdcnet.teaching.label_learning import box_mask, lost_inside, projection_loss
 from fdcnet.teaching.learn import learn
 
 
@@ -36,6 +36,14 @@ def test_the_loss_compares_the_extent_alone() -> None:
     wide[0, 1:3, 2:4] = 1  # four columns instead of two: 1 - 2 * 2 / (4 + 2); the rows are right
     assert projection_loss(wide, box).item() == pytest.approx(1 / 3)
     assert projection_loss(torch.cat([wide, box]), torch.cat([box, box])).item() == pytest.approx(1 / 6)
+
+
+def test_masks_should_lose_nothing_inside_of_their_boxes() -> None:
+    before, boxes = torch.tensor([[[1.0, 0.5], [1.0, 0.0]]]), torch.tensor([[[1.0, 1.0], [0.0, 0.0]]])
+    assert lost_inside(before, before, boxes).item() == 0
+    now = torch.tensor([[[0.4, 0.9], [0.0, 0.0]]])  # less, and more inside; less outside
+    assert lost_inside(now, before, boxes).item() == pytest.approx(0.36 / 2)
+    assert lost_inside(now, before, torch.zeros(1, 2, 2)).item() == 0
 
 
 @pytest.fixture(scope="module")
