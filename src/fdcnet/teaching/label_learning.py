@@ -26,7 +26,7 @@ from fdcnet.training.light import shared_views
 from fdcnet.training.seeding import seed_of
 
 STEPS, BATCH_SIZE, RATE = 60, 16, 1e-3  # ours: results/tuning.md
-KEPT = 5.0  # weight of what masks lose inside of the boxes; ours: results/tuning.md, evidence for every backbone
+KEPT = 5.0  # weight of what masks lose inside of the boxes; ours: results/tuning.md, learning from checked boxes
 STEEPNESS = 10.0  # of the soft threshold. A step function would have no gradient
 
 Example = tuple[LabelledPhoto, Annotation]
