@@ -1,6 +1,9 @@
-"""The memory that a process may use, on real files in the layout of Linux."""
+"""The memory that a process may use, on real files in the layout of Linux, and how it is reused."""
 
 import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +42,25 @@ def test_the_limit_of_a_job_counts_for_the_groups_inside(tmp_path: Path) -> None
 def test_a_system_that_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sysconf")
     assert machine_memory(tmp_path) is None
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep memory")
+def test_freed_memory_is_kept_for_the_next_tensor() -> None:
+    code = """
+import resource, sys
+from fdcnet.runtime.machine import reuse_memory
+if "reuse" in sys.argv:
+    reuse_memory()
+for _ in range(20):
+    b"x" * 2**26
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+
+    def page_faults(*arguments: str, **settings: str) -> int:
+        command = [sys.executable, "-c", code, *arguments]
+        return int(subprocess.run(command, env=environment | settings, capture_output=True, check=True).stdout)
+
+    kept = page_faults("reuse")
+    assert page_faults() > 4 * kept
+    assert page_faults("reuse", MALLOC_MMAP_THRESHOLD_="1000000") > 4 * kept, "the user's own setting wins"

@@ -33,6 +33,7 @@ from fdcnet.cli import (
 )
 from fdcnet.cli.console import errors
 from fdcnet.errors import UserError, out_of_memory
+from fdcnet.runtime.machine import reuse_memory
 
 app = typer.Typer(
     name="fdcnet",
@@ -88,6 +89,7 @@ def main() -> None:
     # Waiting threads sleep instead of spinning, which leaves the cores to other programs. Read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")  # the CPU computes what PyTorch lacks on Apple's GPUs
+    reuse_memory()
     # File names need not be valid UTF-8, and a pipe on Windows has an encoding that lacks most letters.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -12,10 +12,12 @@ from typing import IO, Any
 import torch
 
 from fdcnet.errors import UserError
+from fdcnet.runtime.machine import reuse_memory
 from fdcnet.web.model import ServedModel
 
 
 def main() -> None:
+    reuse_memory()
     device, engine, num_threads = sys.argv[1:]
     torch.set_num_threads(int(num_threads))
     answers, sys.stdout = sys.stdout.buffer, sys.stderr  # nothing else may be written among the answers
