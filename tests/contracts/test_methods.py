@@ -34,7 +34,10 @@ INCREMENTAL = [name for name in METHODS if not find_method(name).one_task]
 
 
 def tensors(run: Path) -> dict[str, torch.Tensor]:
-    return load_bundle(run / "model").network.state_dict()
+    """Of the network and of the closed-form classifier."""
+    state = load_bundle(run / "model")
+    statistics = state.discriminant.state_dict() if state.discriminant else {}
+    return state.network.state_dict() | {f"discriminant.{name}": value for name, value in statistics.items()}
 
 
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fdcnet.models.discriminant import Discriminant, fit_temperature
+from fdcnet.models.discriminant import STIFFNESS, Discriminant, affine_drift, fit_temperature
 
 # Two classes in the plane, means (1, 0) and (5, 2); within them x varies by 1, -1 and y by 2, -2.
 FEATURES = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 0.0], [5.0, 4.0]])
@@ -43,6 +43,51 @@ def test_distances_by_hand() -> None:
     torch.testing.assert_close(distances, torch.tensor([[5.0, 4.0], [9.0, 20.0]]).double())
     nearest = fitted(shrinkage=0).nearest_distance(torch.tensor([[3.0, 2.0], [1.0, 6.0]]))
     torch.testing.assert_close(nearest, torch.tensor([2.0, 3.0]).double())
+
+
+def test_moving_by_hand() -> None:
+    """Axes swapped, the new first one doubled, then one step along it: (1, 0) goes to (1, 1), and (5, 2) to (5, 5)."""
+    found = fitted(shrinkage=0)
+    found.move(torch.tensor([[0.0, 1.0], [2.0, 0.0]]), torch.tensor([1.0, 0.0]))
+    torch.testing.assert_close(found.solve().means, torch.tensor([[1.0, 1.0], [5.0, 5.0]]).double())
+    torch.testing.assert_close(found.covariance(), torch.tensor([[16.0, 0], [0, 1]]).double())
+    assert found.counts.tolist() == [2.0, 2.0]
+
+
+def test_moved_statistics_are_those_of_moved_photos() -> None:
+    features, labels = random_photos()
+    generator = torch.Generator().manual_seed(5)
+    matrix, offset = torch.randn(7, 7, generator=generator), torch.randn(7, generator=generator)
+    found = fitted(features, labels)
+    found.move(matrix, offset)
+    expected = fitted(features.double() @ matrix.double() + offset.double(), labels)
+    torch.testing.assert_close(found.covariance(), expected.covariance())
+    torch.testing.assert_close(found.sums, expected.sums)
+
+
+def test_a_saved_discriminant_moves_to_exactly_the_same_place() -> None:
+    """So that a resumed run goes on exactly: the file holds one half of the scatter matrix."""
+    found = fitted(*random_photos())
+    loaded = Discriminant.from_state_dict(found.state_dict())
+    for each in (found, loaded):
+        each.move(torch.eye(7) + 0.1, torch.ones(7))
+    assert torch.equal(found.solve().weight, loaded.solve().weight)
+
+
+def test_the_drift_of_features_by_hand() -> None:
+    """x was -1 or 1 and is now 3 times as large; y is 2 higher. The ridge of x is half its moment (STIFFNESS 1)."""
+    assert STIFFNESS == 1
+    before = torch.tensor([[-1.0, 5.0], [1.0, 5.0]])
+    matrix, offset = affine_drift(before, torch.tensor([[-3.0, 7.0], [3.0, 7.0]]))
+    torch.testing.assert_close(matrix, torch.tensor([[1 + 2 * 2 / 3, 0.0], [0.0, 1.0]]).double())
+    torch.testing.assert_close(offset, torch.tensor([0.0, 2.0]).double())
+
+
+def test_features_that_did_not_move_stay() -> None:
+    features, _ = random_photos()
+    matrix, offset = affine_drift(features, features)
+    torch.testing.assert_close(matrix, torch.eye(7).double())
+    torch.testing.assert_close(offset, torch.zeros(7).double())
 
 
 def test_shrinkage_by_hand() -> None:

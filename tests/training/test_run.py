@@ -121,7 +121,7 @@ def test_the_classifier_of_a_base_model_is_not_taken_over(
     small_dataset: Dataset, small_config: Make, tmp_path: Path
 ) -> None:
     """It was fitted to the memory and the settings of another run."""
-    own = ("data.tasks=1", "lda.layer=tail")
+    own = ("data.tasks=1", "lda.layer=tail", "lda.old_classes=exemplars")
     train(small_config("baseline", *own, "memory.budget=4"), small_dataset, tmp_path / "base")
     photos = {"slda": [6.0, 6.0], "baseline": [4.0, 4.0], "finetune": None}  # with a memory of 9 photos
     for name, expected in photos.items():

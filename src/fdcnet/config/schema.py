@@ -195,12 +195,15 @@ class MemoryConfig(Section):
 
 @dataclass(frozen=True)
 class LdaConfig(Section):
-    """The closed-form classifier: a linear discriminant on the features of the exemplars under the current network."""
+    """The closed-form classifier: a linear discriminant on pooled features."""
 
     layer: Literal["tail", "class", "both"] = "both"  # ours: results/tuning.md, closed-form classifier
     """Pooled features: those of the tail, of the last hidden layer, or both, each scaled to unit length."""
     shrinkage: float = number(0.7, at_least=0, at_most=1)  # ours: as above
     """Shrinkage of the shared covariance towards a multiple of the identity."""
+    old_classes: Literal["moved", "exemplars"] = "moved"  # ours: results/tuning.md, statistics that move
+    """moved: the statistics of all photos of old classes, moved as the features of exemplars and new photos have moved.
+    exemplars: computed anew from the exemplars, and from no other photos."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Linear discriminant analysis (LDA) from sums: a classifier in closed form, to which photos can be added at any time.
 
 Each class is a Gaussian around its own mean, and all classes share one covariance. Everything that is kept is a sum
-over feature vectors, so the order in which photos are added does not matter.
+over feature vectors, so the order in which photos are added does not matter. When the features change, the sums can be
+moved along without the photos.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from fdcnet.float64 import as_float64
 
 Layer = Literal["tail", "class", "both"]
 LAYERS: tuple[Layer, ...] = ("tail", "class", "both")
+STIFFNESS = 1.0  # ours: results/tuning.md, statistics that move with the features
 UNLIMITED = 1e300
 UNUSED = [0.0, 0.0]  # in the file: settings of earlier versions, which were never on
 
@@ -82,6 +84,15 @@ class Discriminant:
         self.scatter += features.T @ features
         self.sums.index_add_(0, labels, features)
         self.counts += torch.bincount(labels, minlength=self.num_classes)
+        self._solution = None
+
+    def move(self, matrix: Tensor, offset: Tensor) -> None:
+        """Change the statistics as if every feature vector x had been x @ matrix + offset. (D, D), (D,)"""
+        matrix, offset = self._as_sums(matrix), self._as_sums(offset)
+        moved, num_photos = self.sums @ matrix, self.counts.sum()
+        cross = torch.outer(moved.sum(0) + 0.5 * num_photos * offset, offset)
+        self.scatter = matrix.T @ _symmetric(self.scatter) @ matrix + cross + cross.T
+        self.sums = moved + self.counts[:, None] * offset
         self._solution = None
 
     def covariance(self) -> Tensor:
@@ -174,7 +185,7 @@ class Discriminant:
         )
         lower = torch.tril_indices(found.num_features, found.num_features)
         found.scatter[lower[0], lower[1]] = tensors["scatter"].double()
-        found.scatter = found.scatter.tril() + found.scatter.tril(-1).T
+        found.scatter = _symmetric(found.scatter)
         if counts.shape != sums.shape[:1]:
             raise ValueError(f"{len(counts)} counts of {len(sums)} classes")
         found.sums, found.counts = sums, counts
@@ -193,6 +204,29 @@ class Discriminant:
         num_new = max(0, num_classes - self.num_classes)
         self.sums = torch.cat([self.sums, self.sums.new_zeros(num_new, self.num_features)])
         self.counts = torch.cat([self.counts, self.counts.new_zeros(num_new)])
+
+
+def affine_drift(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+    """How features have moved: the matrix (D, D) and offset (D,) for which before @ matrix + offset is close to after.
+
+    (N, D) each, of the same photos. It is ridge regression on the differences, so that directions in which these
+    photos do not differ are left as they are.
+    """
+    before, change = as_float64(before), as_float64(after) - as_float64(before)
+    centre, shift = before.mean(0), change.mean(0)
+    spread = before - centre
+    moments = spread.T @ spread
+    moments.diagonal().add_(STIFFNESS * moments.diagonal().mean() + 1e-12)
+    factor = torch.linalg.cholesky(moments)
+    matrix = torch.cholesky_solve(spread.T @ (change - shift), factor)
+    offset = shift - centre @ matrix
+    matrix.diagonal().add_(1)
+    return matrix, offset
+
+
+def _symmetric(lower: Tensor) -> Tensor:
+    """The lower triangle, mirrored: a file holds no more, and a resumed run must go on with the same values."""
+    return lower.tril() + lower.tril(-1).T
 
 
 def fit_temperature(scores: Tensor, labels: Tensor) -> float:

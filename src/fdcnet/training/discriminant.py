@@ -1,16 +1,25 @@
-"""The closed-form classifier of an experiment, fitted after each task to the network as it is then."""
+"""The closed-form classifier of an experiment, updated after each task to the network as it is then.
+
+It counts every photo once, while the photo is available. Later tasks change the features of photos that are gone. Those
+of the exemplars and of the new photos are known before and after a task, and the statistics of old classes are moved
+as these have moved.
+"""
 
 import math
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from fdcnet.data.pixels import Pixels
+from fdcnet.data.cache import PixelCache
+from fdcnet.data.pixels import Pixels, join
+from fdcnet.data.records import Task
 from fdcnet.evaluation.evaluator import CENTRE, View
 from fdcnet.float64 import float64_device
 from fdcnet.methods.base import Method, State
-from fdcnet.models.discriminant import Discriminant
+from fdcnet.models.discriminant import Discriminant, affine_drift
 from fdcnet.runtime.runtime import Runtime
-from fdcnet.training.statistics import count_photos, pooled_views
+from fdcnet.training.exemplars import labels_of
+from fdcnet.training.statistics import count_classes, count_photos, pooled_views
 
 VIEWS = (CENTRE, View("centre", mirrored=True))
 
@@ -20,14 +29,61 @@ def can_fit(method: Method | type[Method]) -> bool:
     return method.uses_memory or method.one_task
 
 
-def fit_discriminant(state: State, runtime: Runtime, pixels: Pixels, labels: Tensor) -> None:
-    """Fit it to the exemplars of all classes, or to all photos if there are no old classes. (N, S, S, 3), (N,)"""
-    settings = state.config.lda
-    features = pooled_views(state, runtime, pixels, settings.layer, VIEWS, stage="fitting the classifier")
-    discriminant = Discriminant(features.shape[2], shrinkage=settings.shrinkage, layer=settings.layer)
-    discriminant.to(float64_device(runtime.device))
-    count_photos(discriminant, features, labels)
+@dataclass(frozen=True)
+class Before:
+    """Photos with their features before a task, which show how features drift while it is learned."""
+
+    pixels: Pixels  # the exemplars, then the new photos
+    features: Tensor  # (N, D)
+
+
+def features_before(state: State, method: Method, new: PixelCache, runtime: Runtime) -> Before | None:
+    """To be called before a later task, if the statistics of old classes will be moved."""
+    moves = method.uses_memory and not method.closed_form and state.config.lda.old_classes == "moved"
+    if not moves or state.discriminant is None:
+        return None
+    pixels = join([state.memory.all_pixels(), new.pixels])
+    return Before(pixels, _features(state, runtime, pixels).mean(1))
+
+
+def refit_discriminant(
+    state: State, method: Method, task: Task, new: PixelCache, runtime: Runtime, before: Before | None = None
+) -> None:
+    """Bring it up to date, if the network has changed. `before`: what `features_before` returned."""
+    if method.closed_form:
+        count_classes(state, runtime, task, new)
+    elif before is not None:
+        _move(state, runtime, before, labels_of(new, task))
+    elif method.one_task or (method.uses_memory and not task.num_old and state.config.lda.old_classes == "moved"):
+        _fit(state, runtime, new.pixels, labels_of(new, task))
+    elif method.uses_memory:
+        _fit(state, runtime, state.memory.all_pixels(), state.memory.all_labels())
+    else:
+        state.discriminant = None
+
+
+def _fit(state: State, runtime: Runtime, pixels: Pixels, labels: Tensor) -> None:
+    """Fit it to these photos alone. (N, S, S, 3), (N,)"""
+    settings, features = state.config.lda, _features(state, runtime, pixels)
+    state.discriminant = Discriminant(features.shape[2], shrinkage=settings.shrinkage, layer=settings.layer)
+    _count(state.discriminant, runtime, features, labels)
+
+
+def _move(state: State, runtime: Runtime, before: Before, new_labels: Tensor) -> None:
+    """Move the statistics of old classes, then add the new photos."""
+    assert state.discriminant is not None
+    after, device = _features(state, runtime, before.pixels), float64_device(runtime.device)
+    state.discriminant.to(device)
+    state.discriminant.move(*affine_drift(before.features.to(device), after.mean(1).to(device)))
+    _count(state.discriminant, runtime, after[len(after) - len(new_labels) :], new_labels)
+
+
+def _features(state: State, runtime: Runtime, pixels: Pixels) -> Tensor:
+    return pooled_views(state, runtime, pixels, state.config.lda.layer, VIEWS, stage="fitting the classifier")
+
+
+def _count(discriminant: Discriminant, runtime: Runtime, features: Tensor, labels: Tensor) -> None:
+    count_photos(discriminant.to(float64_device(runtime.device)), features, labels)
     # The network was trained on these photos, so they lie closer to their class mean than new photos will: the
     # temperature is at least 1, and no photo is rejected for its distance.
     discriminant.set_calibration(max(1.0, discriminant.temperature), math.inf)
-    state.discriminant = discriminant

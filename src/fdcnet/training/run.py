@@ -29,12 +29,12 @@ from fdcnet.store.bundle import has_bundle, load_bundle, remove_old, save_bundle
 from fdcnet.store.record import Example
 from fdcnet.training.checkpoint import remove_checkpoint
 from fdcnet.training.checks import refuse_impossible
-from fdcnet.training.discriminant import can_fit
+from fdcnet.training.discriminant import can_fit, features_before, refit_discriminant
 from fdcnet.training.exemplars import keep_exemplars
 from fdcnet.training.loop import Diverged
 from fdcnet.training.run_folder import ReadOnlyRunFolder, RunFolder, resume_point
 from fdcnet.training.seeding import seed_of
-from fdcnet.training.task import learn_task, refit_discriminant
+from fdcnet.training.task import learn_task
 
 
 def train(
@@ -122,10 +122,12 @@ class TrainingRun:
             if task.number > len(state.task_sizes):
                 self.listener.task_started(task, len(self.stream))
                 new = self.new_photos.pop(task.number) if task.number in self.new_photos else self._decode_new(task)
+                with self.clock("fit"):
+                    before = features_before(state, self.method, new, self.runtime)
                 with self.clock("train"):
                     learn_task(state, self.method, task, new, self.runtime, self.folder)
                 with self.clock("fit"):
-                    refit_discriminant(state, self.method, task, new, self.runtime)
+                    refit_discriminant(state, self.method, task, new, self.runtime, before)
                 with self._saved_meanwhile(state):
                     found = self._measure(state, task)
             elif not self.folder.is_measured(task.number):

@@ -15,7 +15,6 @@ from fdcnet.runtime.listener import Epoch
 from fdcnet.runtime.runtime import Runtime
 from fdcnet.training import optim
 from fdcnet.training.checkpoint import Checkpoint, Position
-from fdcnet.training.discriminant import fit_discriminant
 from fdcnet.training.exemplars import keep_exemplars, labels_of
 from fdcnet.training.imprint import imprint
 from fdcnet.training.journal import Journal
@@ -66,18 +65,6 @@ def learn_task(
     if method.uses_memory:
         with runtime.clock("herd"):
             keep_exemplars(state, runtime, task, new)
-
-
-def refit_discriminant(state: State, method: Method, task: Task, new: PixelCache, runtime: Runtime) -> None:
-    """Fit the closed-form classifier again, if the network has changed."""
-    if method.closed_form:
-        count_classes(state, runtime, task, new)
-    elif method.uses_memory:
-        fit_discriminant(state, runtime, state.memory.all_pixels(), state.memory.all_labels())
-    elif method.one_task:
-        fit_discriminant(state, runtime, new.pixels, labels_of(new, task))
-    else:
-        state.discriminant = None
 
 
 def _epoch_batches(
