@@ -16,7 +16,7 @@ from fdcnet.suite.tables import brief_table, comparison_table, comparisons, resu
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
-SUITES = ("cub200", "cub200-memory", "cub200-paper", "pets", "imagenet100")  # in this order
+SUITES = ("cub200", "cub200-paper", "pets", "imagenet100")  # in this order
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end of results -->)", re.S)
 EARLIER = ProtocolKey("class", "head", 0.15)  # the protocol of the README's table until then
 INTRO = """\
