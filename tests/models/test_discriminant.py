@@ -54,6 +54,15 @@ def test_moving_by_hand() -> None:
     assert found.counts.tolist() == [2.0, 2.0]
 
 
+def test_a_removed_photo_leaves_no_trace() -> None:
+    features, labels = random_photos()
+    found, expected = fitted(features, labels), fitted(features[20:], labels[20:])
+    found.remove(features[:20], labels[:20])
+    torch.testing.assert_close(found.covariance(), expected.covariance())
+    torch.testing.assert_close(found.solve().means, expected.solve().means)
+    assert found.counts.tolist() == expected.counts.tolist()
+
+
 def test_moved_statistics_are_those_of_moved_photos() -> None:
     features, labels = random_photos()
     generator = torch.Generator().manual_seed(5)

@@ -79,12 +79,12 @@ class Discriminant:
 
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Count photos in: (N, D), (N,). A label beyond the last class adds classes."""
-        features, labels = self._as_sums(features), labels.to(self.sums.device)
         self._grow(int(labels.max()) + 1 if len(labels) else 0)
-        self.scatter += features.T @ features
-        self.sums.index_add_(0, labels, features)
-        self.counts += torch.bincount(labels, minlength=self.num_classes)
-        self._solution = None
+        self._count(features, labels, 1)
+
+    def remove(self, features: Tensor, labels: Tensor) -> None:
+        """Count photos out that were added with these features: (N, D), (N,)"""
+        self._count(features, labels, -1)
 
     def move(self, matrix: Tensor, offset: Tensor) -> None:
         """Change the statistics as if every feature vector x had been x @ matrix + offset. (D, D), (D,)"""
@@ -199,6 +199,13 @@ class Discriminant:
 
     def _as_sums(self, features: Tensor) -> Tensor:
         return as_float64(features).to(self.sums.device)
+
+    def _count(self, features: Tensor, labels: Tensor, sign: Literal[1, -1]) -> None:
+        features, labels = self._as_sums(features), labels.to(self.sums.device)
+        self.scatter += sign * (features.T @ features)
+        self.sums.index_add_(0, labels, features, alpha=sign)
+        self.counts += sign * torch.bincount(labels, minlength=self.num_classes)
+        self._solution = None
 
     def _grow(self, num_classes: int) -> None:
         num_new = max(0, num_classes - self.num_classes)

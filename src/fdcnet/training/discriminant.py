@@ -1,8 +1,8 @@
 """The closed-form classifier of an experiment, updated after each task to the network as it is then.
 
-It counts every photo once, while the photo is available. Later tasks change the features of photos that are gone. Those
-of the exemplars and of the new photos are known before and after a task, and the statistics of old classes are moved
-as these have moved.
+It counts every photo, also those that are gone. Later tasks change their features. Those of the exemplars and of the
+new photos are known before and after a task, and the statistics of the photos that are gone are moved as these have
+moved.
 """
 
 import math
@@ -35,6 +35,7 @@ class Before:
 
     pixels: Pixels  # the exemplars, then the new photos
     features: Tensor  # (N, D)
+    old_labels: Tensor  # of the exemplars
 
 
 def features_before(state: State, method: Method, new: PixelCache, runtime: Runtime) -> Before | None:
@@ -43,7 +44,7 @@ def features_before(state: State, method: Method, new: PixelCache, runtime: Runt
     if not moves or state.discriminant is None:
         return None
     pixels = join([state.memory.all_pixels(), new.pixels])
-    return Before(pixels, _features(state, runtime, pixels).mean(1))
+    return Before(pixels, _features(state, runtime, pixels).mean(1), state.memory.all_labels())
 
 
 def refit_discriminant(
@@ -70,12 +71,16 @@ def _fit(state: State, runtime: Runtime, pixels: Pixels, labels: Tensor) -> None
 
 
 def _move(state: State, runtime: Runtime, before: Before, new_labels: Tensor) -> None:
-    """Move the statistics of old classes, then add the new photos."""
+    """Move the statistics of the photos that are gone, and count the others as they are now."""
     assert state.discriminant is not None
-    after, device = _features(state, runtime, before.pixels), float64_device(runtime.device)
-    state.discriminant.to(device)
-    state.discriminant.move(*affine_drift(before.features.to(device), after.mean(1).to(device)))
-    _count(state.discriminant, runtime, after[len(after) - len(new_labels) :], new_labels)
+    num_old, device = len(before.old_labels), float64_device(runtime.device)
+    views = _features(state, runtime, before.pixels)
+    then, now = before.features.to(device), views.mean(1).to(device)
+    discriminant = state.discriminant.to(device)
+    discriminant.remove(then[:num_old], before.old_labels)
+    discriminant.move(*affine_drift(then, now))
+    discriminant.add(now[:num_old], before.old_labels)
+    _count(discriminant, runtime, views[num_old:], new_labels)
 
 
 def _features(state: State, runtime: Runtime, pixels: Pixels) -> Tensor:
