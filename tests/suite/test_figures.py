@@ -13,7 +13,7 @@ from fdcnet.suite.rows import Measured, ProtocolKey, rows_of
 
 
 def run(
-    recipe: str, seed: int, values: Sequence[float | None], variant: str = "", compensated: bool = True
+    recipe: str, seed: int, values: Sequence[float | None], variant: str = "", compensated: bool = True, budget: int = 9
 ) -> Measured:
     tasks = [{"num_classes": 10 * (t + 1), "top1_loc": value} for t, value in enumerate(values)]
     results = {
@@ -21,6 +21,7 @@ def run(
         "tasks": tasks,
         "last": {"top1_loc": values[-1]},
         "matrix": {"top1_loc": [values[: t + 1] for t in range(len(values))]},
+        "made": {"config": {"memory": {"budget": budget}}},
     }
     return Measured(recipe, variant, (None, seed), [results])
 
@@ -48,10 +49,12 @@ def test_a_row_far_below_does_not_flatten_the_others() -> None:
 
 
 def test_compensation_against_memory_needs_two_sizes() -> None:
-    small, large = run("x-a", 0, [70.0, 40.0], "budget400"), run("x-a", 0, [70.0, 60.0], "budget2000")
-    assert against_memory([small]) == ""
-    drawn = str(against_memory([large, small]))
+    small, large = run("x-a", 0, [70.0, 40.0], "budget400", budget=400), run("x-a", 0, [70.0, 60.0], budget=2000)
+    other = run("x-a", 0, [70.0, 30.0], "budget400-exemplars", budget=400)
+    assert against_memory([small, other]) == ""
+    drawn = str(against_memory([large, small, other]))
     assert "<title>a, head: 40.0</title>" in drawn and ">2000</text>" in drawn
+    assert "<title>a, exemplars, head: 30.0</title>" in drawn
 
 
 def test_a_band_without_a_value_is_not_drawn() -> None:

@@ -27,9 +27,11 @@ def test_seeds_change_slowest_so_that_what_is_done_can_be_compared(folder: Path)
 
 
 def test_a_list_stands_for_a_run_per_value(folder: Path) -> None:
-    entry = "{recipes: [tiny-fdcnet.yaml], set: {memory.budget: [4, 6], train.optim.lr: 0.001}}"
+    entry = (
+        "{recipes: [tiny-fdcnet.yaml], set: {memory.budget: [4, 6], memory.selection: ranked, train.optim.lr: 0.001}}"
+    )
     suite = planned(folder, one_table(entry))
-    assert list(suite.runs) == ["tiny-fdcnet-budget4-lr0.001-s0", "tiny-fdcnet-budget6-lr0.001-s0"]
+    assert list(suite.runs) == [f"tiny-fdcnet-budget{budget}-ranked-lr0.001-s0" for budget in (4, 6)]
     assert [run.config.memory.budget for run in suite.runs.values()] == [4, 6]
     assert [run.config.train.optim.lr for run in suite.runs.values()] == [0.001, 0.001]
 

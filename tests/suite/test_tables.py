@@ -124,9 +124,10 @@ def test_every_seed_must_agree(tmp_path: Path) -> None:
 
 
 def test_only_rows_with_the_same_settings_are_compared(tmp_path: Path) -> None:
-    runs = [run(tmp_path, recipe, 0, [5] * 4, variant=variant) for recipe in "ab" for variant in ("", "budget4")]
+    settings = [("a", ""), ("a", "budget4"), ("a", "budget4-ranked"), ("b", ""), ("b", "budget4")]
+    runs = [run(tmp_path, recipe, 0, [5] * 4, variant=variant) for recipe, variant in settings]
     pairs = [(one.first.label, one.second.label) for one in comparisons(rows(*runs), "a")]
-    assert pairs == [("a", "b"), ("a-budget4", "b-budget4")]
+    assert pairs == [("a", "b"), ("a-budget4", "a-budget4-ranked"), ("a-budget4", "b-budget4")]
 
 
 def test_without_photos_nothing_is_claimed(tmp_path: Path) -> None:

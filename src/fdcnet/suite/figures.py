@@ -1,7 +1,6 @@
 """The figures of a suite as SVG files, from its results; and photos, where the run folders are still there."""
 
 import io
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,17 +87,18 @@ def forgotten(rows: Sequence[Row]) -> Markup:
 
 
 def against_memory(runs: Sequence[Measured]) -> Markup:
-    """For tables that vary `memory.budget`: one line per method, classifier, and with or without compensation."""
+    """For tables that vary `memory.budget`: a line per method, other settings, classifier and compensation."""
     lines: dict[str, dict[int, list[float]]] = {}
-    for run in (run for run in runs if re.fullmatch(r"budget\d+", run.variant)):
+    for run in runs:
+        budget = run.results[0]["made"]["config"]["memory"]["budget"]
+        others = [word for word in run.variant.split("-") if word and word != f"budget{budget}"]
         for results in run.results:
             protocol = protocol_key(results)
             if protocol != replace(run.protocols[0], map="class", topk=0, classifier=protocol.classifier):
                 continue
             alone = "" if results["protocol"]["compensated"] else ", network alone"
-            label = f"{run.recipe.split('-')[-1]}, {protocol.classifier}{alone}"
-            own = lines.setdefault(label, {}).setdefault(int(run.variant.removeprefix("budget")), [])
-            own.append(_number(results["last"][METRIC]))
+            label = ", ".join([run.recipe.split("-")[-1], *others, protocol.classifier]) + alone
+            lines.setdefault(label, {}).setdefault(budget, []).append(_number(results["last"][METRIC]))
     budgets = sorted({budget for points in lines.values() for budget in points})
     if len(budgets) < 2:
         return Markup("")

@@ -136,11 +136,16 @@ def _runs(
             sets += overrides
             arguments = [*([data] if data else []), "-r", recipe, "--seed", str(seed)]
             arguments += [word for change in sets for word in ("--set", change)]
-            stem, variant = Path(recipe).stem, "-".join(f"{key.split('.')[-1]}{value}" for key, value in own.items())
+            stem, variant = Path(recipe).stem, "-".join(_short(key, value) for key, value in own.items())
             repeat = f"s{seed}" if order is None else f"o{order}-s{seed}"
             name = "-".join(filter(None, (stem, variant, repeat)))
             config = settings.load(recipe, sets, seed=seed, data={"path": data})
             yield PlannedRun(name, tuple(arguments), config, stem, variant)
+
+
+def _short(key: str, value: Any) -> str:
+    """A setting in the name of a run: a word alone, or the setting's last part and a number."""
+    return value if isinstance(value, str) else f"{key.split('.')[-1]}{value}"
 
 
 def _combinations(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

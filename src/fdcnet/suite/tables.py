@@ -90,14 +90,15 @@ def _by_task(one: PhotoOutcomes, other: PhotoOutcomes, totals: Sequence[int]) ->
 
 
 def comparisons(rows: Sequence[Row], recipe: str) -> list[Comparison]:
-    """The rows of `recipe` against all others with the same settings, and against their own network alone."""
-    found = [
-        compare(first, second)
-        for first in rows
-        for second in rows
-        if first.recipe == recipe and first.compensated and second is not first and second.variant == first.variant
-    ]
+    """The rows of `recipe` against others with the same settings, their own network alone, and one more setting."""
+    own = [row for row in rows if row.recipe == recipe and row.compensated]
+    found = [compare(first, second) for first in own for second in rows if _is_compared(first, second)]
     return [comparison for comparison in found if comparison]
+
+
+def _is_compared(first: Row, second: Row) -> bool:
+    changed = bool(first.variant) and second.variant.startswith(f"{first.variant}-") and second.compensated
+    return second is not first and (second.variant == first.variant or changed)
 
 
 def comparison_table(found: Sequence[Comparison]) -> str:
