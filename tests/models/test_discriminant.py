@@ -92,6 +92,16 @@ def test_the_drift_of_features_by_hand() -> None:
     torch.testing.assert_close(offset, torch.tensor([0.0, 2.0]).double())
 
 
+def test_many_photos_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = random_photos()
+    after = features @ torch.randn(7, 7, generator=torch.Generator().manual_seed(6))
+    drift, scatter = affine_drift(features, after), fitted(features, labels).scatter
+    monkeypatch.setattr("fdcnet.models.discriminant.AT_ONCE", 17)
+    for found, expected in zip(affine_drift(features, after), drift, strict=True):
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(fitted(features, labels).scatter, scatter)
+
+
 def test_features_that_did_not_move_stay() -> None:
     features, _ = random_photos()
     matrix, offset = affine_drift(features, features)

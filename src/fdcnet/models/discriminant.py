@@ -17,6 +17,7 @@ from fdcnet.float64 import as_float64
 
 Layer = Literal["tail", "class", "both"]
 LAYERS: tuple[Layer, ...] = ("tail", "class", "both")
+AT_ONCE = 16384  # photos whose features are in float64 at a time: 270 MB
 STIFFNESS = 1.0  # ours: results/tuning.md, statistics that move with the features
 UNLIMITED = 1e300
 UNUSED = [0.0, 0.0]  # in the file: settings of earlier versions, which were never on
@@ -201,9 +202,11 @@ class Discriminant:
         return as_float64(features).to(self.sums.device)
 
     def _count(self, features: Tensor, labels: Tensor, sign: Literal[1, -1]) -> None:
-        features, labels = self._as_sums(features), labels.to(self.sums.device)
-        self.scatter += sign * (features.T @ features)
-        self.sums.index_add_(0, labels, features, alpha=sign)
+        labels = labels.to(self.sums.device)
+        for part, own in zip(features.split(AT_ONCE), labels.split(AT_ONCE), strict=True):
+            part = self._as_sums(part)
+            self.scatter += sign * (part.T @ part)
+            self.sums.index_add_(0, own, part, alpha=sign)
         self.counts += sign * torch.bincount(labels, minlength=self.num_classes)
         self._solution = None
 
@@ -216,17 +219,18 @@ class Discriminant:
 def affine_drift(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     """How features have moved: the matrix (D, D) and offset (D,) for which before @ matrix + offset is close to after.
 
-    (N, D) each, of the same photos. It is ridge regression on the differences, so that directions in which these
-    photos do not differ are left as they are.
+    (N, D) each, of the same photos, on a device with float64. It is ridge regression on the differences, so that
+    directions in which these photos do not differ are left as they are.
     """
-    before, change = as_float64(before), as_float64(after) - as_float64(before)
-    centre, shift = before.mean(0), change.mean(0)
-    spread = before - centre
-    moments = spread.T @ spread
+    centre, centre_after = (features.mean(0, dtype=torch.float64) for features in (before, after))
+    moments, joint = centre.new_zeros(len(centre), len(centre)), centre.new_zeros(len(centre), len(centre))
+    for then, now in zip(before.split(AT_ONCE), after.split(AT_ONCE), strict=True):
+        spread = then.double() - centre
+        moments += spread.T @ spread
+        joint += spread.T @ (now.double() - centre_after - spread)
     moments.diagonal().add_(STIFFNESS * moments.diagonal().mean() + 1e-12)
-    factor = torch.linalg.cholesky(moments)
-    matrix = torch.cholesky_solve(spread.T @ (change - shift), factor)
-    offset = shift - centre @ matrix
+    matrix = torch.cholesky_solve(joint, torch.linalg.cholesky(moments))
+    offset = centre_after - centre - centre @ matrix
     matrix.diagonal().add_(1)
     return matrix, offset
 
