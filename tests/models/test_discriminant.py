@@ -45,10 +45,10 @@ def test_distances_by_hand() -> None:
     torch.testing.assert_close(nearest, torch.tensor([2.0, 3.0]).double())
 
 
-def test_moving_by_hand() -> None:
+def test_a_transformation_by_hand() -> None:
     """Axes swapped, the new first one doubled, then one step along it: (1, 0) goes to (1, 1), and (5, 2) to (5, 5)."""
     found = fitted(shrinkage=0)
-    found.move(torch.tensor([[0.0, 1.0], [2.0, 0.0]]), torch.tensor([1.0, 0.0]))
+    found.transform(torch.tensor([[0.0, 1.0], [2.0, 0.0]]), torch.tensor([1.0, 0.0]))
     torch.testing.assert_close(found.solve().means, torch.tensor([[1.0, 1.0], [5.0, 5.0]]).double())
     torch.testing.assert_close(found.covariance(), torch.tensor([[16.0, 0], [0, 1]]).double())
     assert found.counts.tolist() == [2.0, 2.0]
@@ -63,23 +63,35 @@ def test_a_removed_photo_leaves_no_trace() -> None:
     assert found.counts.tolist() == expected.counts.tolist()
 
 
-def test_moved_statistics_are_those_of_moved_photos() -> None:
+def test_removed_features_may_be_rounded_otherwise() -> None:
+    """Another batch size is enough. With more features than photos and no shrinkage, the covariance is singular."""
+    features, labels = random_photos(dim=70)
+    found = fitted(features, labels, shrinkage=0)
+    noise = 1e-4 * torch.randn(50, 70, generator=torch.Generator().manual_seed(2))
+    found.remove(features[10:] + noise, labels[10:])
+    found.add(features[10:], labels[10:])
+    assert found.solve().weight.isfinite().all()
+    found.remove(features + 1e-4, labels)
+    assert not found.counts.any() and not found.sums.any()
+
+
+def test_transformed_statistics_are_those_of_transformed_photos() -> None:
     features, labels = random_photos()
     generator = torch.Generator().manual_seed(5)
     matrix, offset = torch.randn(7, 7, generator=generator), torch.randn(7, generator=generator)
     found = fitted(features, labels)
-    found.move(matrix, offset)
+    found.transform(matrix, offset)
     expected = fitted(features.double() @ matrix.double() + offset.double(), labels)
     torch.testing.assert_close(found.covariance(), expected.covariance())
     torch.testing.assert_close(found.sums, expected.sums)
 
 
-def test_a_saved_discriminant_moves_to_exactly_the_same_place() -> None:
+def test_a_saved_discriminant_is_transformed_exactly_alike() -> None:
     """So that a resumed run goes on exactly: the file holds one half of the scatter matrix."""
     found = fitted(*random_photos())
     loaded = Discriminant.from_state_dict(found.state_dict())
     for each in (found, loaded):
-        each.move(torch.eye(7) + 0.1, torch.ones(7))
+        each.transform(torch.eye(7) + 0.1, torch.ones(7))
     assert torch.equal(found.solve().weight, loaded.solve().weight)
 
 

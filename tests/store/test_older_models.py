@@ -101,7 +101,12 @@ def test_settings_that_did_not_exist_do_not_prevent_resuming(
         def task_ended(self, task: Any, summary: dict[str, Any]) -> None:
             raise KeyboardInterrupt
 
-    older = ("train.allowed_background=1", "model.sharing=0", "model.localizer_start=random")
+    older = (
+        "train.allowed_background=1",
+        "model.sharing=0",
+        "model.localizer_start=random",
+        "lda.old_classes=exemplars",
+    )
     settings = small_config("finetune", *older, "protocols.0.classifier=head", "protocols.1.classifier=head")
     with pytest.raises(KeyboardInterrupt):
         train(settings, small_dataset, tmp_path / "run", listener=Stop())

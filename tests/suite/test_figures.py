@@ -50,11 +50,11 @@ def test_a_row_far_below_does_not_flatten_the_others() -> None:
 
 def test_compensation_against_memory_needs_two_sizes() -> None:
     small, large = run("x-a", 0, [70.0, 40.0], "budget400", budget=400), run("x-a", 0, [70.0, 60.0], budget=2000)
-    other = run("x-a", 0, [70.0, 30.0], "budget400-exemplars", budget=400)
+    other = run("x-a", 0, [70.0, 30.0], "budget400-old_classes=exemplars", budget=400)
     assert against_memory([small, other]) == ""
     drawn = str(against_memory([large, small, other]))
     assert "<title>a, head: 40.0</title>" in drawn and ">2000</text>" in drawn
-    assert "<title>a, exemplars, head: 30.0</title>" in drawn
+    assert "<title>a, old_classes=exemplars, head: 30.0</title>" in drawn
 
 
 def test_a_band_without_a_value_is_not_drawn() -> None:

@@ -31,7 +31,7 @@ def test_a_list_stands_for_a_run_per_value(folder: Path) -> None:
         "{recipes: [tiny-fdcnet.yaml], set: {memory.budget: [4, 6], memory.selection: ranked, train.optim.lr: 0.001}}"
     )
     suite = planned(folder, one_table(entry))
-    assert list(suite.runs) == [f"tiny-fdcnet-budget{budget}-ranked-lr0.001-s0" for budget in (4, 6)]
+    assert list(suite.runs) == [f"tiny-fdcnet-budget{budget}-selection=ranked-lr0.001-s0" for budget in (4, 6)]
     assert [run.config.memory.budget for run in suite.runs.values()] == [4, 6]
     assert [run.config.train.optim.lr for run in suite.runs.values()] == [0.001, 0.001]
 

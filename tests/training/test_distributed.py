@@ -167,9 +167,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory, shrunk: tuple[str, ...]) -> P
 def test_two_processes_have_the_losses_and_results_of_one(runs: Path, method: str) -> None:
     one, two = runs / "one" / method, runs / "two" / method
     assert relative_difference(curve(two), curve(one)) < 1e-3
-    first, second = (load_bundle(run / "model").network.state_dict() for run in (one, two))
+    models = [load_bundle(run / "model") for run in (one, two)]
+    first, second = (model.network.state_dict() for model in models)
     for name, value in first.items():
         assert torch.allclose(second[name].float(), value.float(), rtol=1e-2, atol=1e-4), name
+    classifiers = [model.discriminant for model in models if model.discriminant]
+    if classifiers:
+        alone, shared = classifiers
+        assert torch.allclose(shared.solve().means, alone.solve().means, rtol=1e-2, atol=1e-3)
+        assert torch.equal(shared.counts, alone.counts)
     tables = [Table.load(run / "predictions" / "task-1.csv.gz") for run in (one, two)]
     assert tables[0].path == tables[1].path
     assert tables[1].p_true == pytest.approx(tables[0].p_true, abs=1e-3)

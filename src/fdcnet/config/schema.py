@@ -202,8 +202,8 @@ class LdaConfig(Section):
     shrinkage: float = number(0.7, at_least=0, at_most=1)  # ours: as above
     """Shrinkage of the shared covariance towards a multiple of the identity."""
     old_classes: Literal["moved", "exemplars"] = "moved"  # ours: results/tuning.md, statistics that move
-    """Statistics of old classes. moved: those of all photos; where photos are gone, moved as the features of exemplars
-    and new photos have moved. exemplars: those of the exemplars alone."""
+    """Which photos of old classes are counted. moved: all; the features of those that are gone are estimated by how the
+    features of exemplars and new photos have moved. exemplars: the exemplars alone."""
 
 
 @dataclass(frozen=True)

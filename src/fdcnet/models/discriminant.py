@@ -18,6 +18,7 @@ from fdcnet.float64 import as_float64
 Layer = Literal["tail", "class", "both"]
 LAYERS: tuple[Layer, ...] = ("tail", "class", "both")
 AT_ONCE = 16384  # photos whose features are in float64 at a time: 270 MB
+FLOORS = (1e-9, 1e-6, 1e-3)  # of the variance in each direction, relative to the mean
 STIFFNESS = 1.0  # ours: results/tuning.md, statistics that move with the features
 UNLIMITED = 1e300
 UNUSED = [0.0, 0.0]  # in the file: settings of earlier versions, which were never on
@@ -84,10 +85,11 @@ class Discriminant:
         self._count(features, labels, 1)
 
     def remove(self, features: Tensor, labels: Tensor) -> None:
-        """Count photos out that were added with these features: (N, D), (N,)"""
+        """Count photos out that were added with these features, up to rounding: (N, D), (N,)"""
         self._count(features, labels, -1)
+        self.sums[self.counts == 0] = 0
 
-    def move(self, matrix: Tensor, offset: Tensor) -> None:
+    def transform(self, matrix: Tensor, offset: Tensor) -> None:
         """Change the statistics as if every feature vector x had been x @ matrix + offset. (D, D), (D,)"""
         matrix, offset = self._as_sums(matrix), self._as_sums(offset)
         moved, num_photos = self.sums @ matrix, self.counts.sum()
@@ -108,8 +110,7 @@ class Discriminant:
             variance = covariance.diagonal().mean()
             shrunk = (1 - self.shrinkage) * covariance
             shrunk.diagonal().add_(self.shrinkage * variance)
-            shrunk.diagonal().add_(1e-9 * variance + 1e-12)  # positive definite, even of a single photo
-            factor = torch.linalg.cholesky(shrunk)
+            factor = _cholesky(shrunk, variance)
             means = self.sums / self.counts.clamp(min=1)[:, None]
             weight = torch.cholesky_solve(means.T, factor).T
             bias = (-0.5 * (weight * means).sum(1)).masked_fill(self.counts == 0, -torch.inf)
@@ -222,7 +223,7 @@ def affine_drift(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     (N, D) each, of the same photos, on a device with float64. It is ridge regression on the differences, so that
     directions in which these photos do not differ are left as they are.
     """
-    centre, centre_after = (features.mean(0, dtype=torch.float64) for features in (before, after))
+    centre, centre_after = (_mean(features) for features in (before, after))
     moments, joint = centre.new_zeros(len(centre), len(centre)), centre.new_zeros(len(centre), len(centre))
     for then, now in zip(before.split(AT_ONCE), after.split(AT_ONCE), strict=True):
         spread = then.double() - centre
@@ -233,6 +234,20 @@ def affine_drift(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     offset = centre_after - centre - centre @ matrix
     matrix.diagonal().add_(1)
     return matrix, offset
+
+
+def _mean(features: Tensor) -> Tensor:
+    return torch.stack([part.double().sum(0) for part in features.split(AT_ONCE)]).sum(0) / len(features)
+
+
+def _cholesky(covariance: Tensor, variance: Tensor) -> Tensor:
+    """Of a covariance that may be singular, as of a single photo, or slightly negative by rounding. Changes it."""
+    for floor in FLOORS:
+        covariance.diagonal().add_(floor * variance + 1e-12)
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+        if not failed:
+            return factor
+    return torch.linalg.cholesky(covariance)  # raises an error that says why
 
 
 def _symmetric(lower: Tensor) -> Tensor:

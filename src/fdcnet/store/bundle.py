@@ -211,7 +211,8 @@ def settings_as_written(config: dict[str, Any]) -> dict[str, Any]:
         "full_rate_classes": 0,
     }
     protocols = [{"map_views": 1} | protocol for protocol in config.get("protocols", [])]
-    return config | {"model": model, "train": masks | config["train"], "protocols": protocols}
+    lda = {"old_classes": "exemplars"} | config.get("lda", {})
+    return config | {"model": model, "train": masks | config["train"], "lda": lda, "protocols": protocols}
 
 
 def remove_old(path: Path) -> None:

@@ -28,8 +28,8 @@ CAPTIONS = {
     "of the best are not shown.",
     "forgetting": "Top-1 Loc forgotten after each task, in points.",
     "memory": "Top-1 Loc after the last task against the size of the memory.",
-    "drift": "Drift: how far the mean features of the first task's classes have moved (one minus the cosine).",
-    "ways": "Drift: the mean features of four classes of the first task after each task, projected to a plane.",
+    "drift": "Drift: how far the mean features of the first task's classes have moved, by LDA (one minus the cosine).",
+    "ways": "Drift: the mean features of four classes of the first task after each task, by LDA, projected to a plane.",
     "photos": "The same test photos after the last task. Green: predicted box. Red, dashed: true box.",
 }
 
@@ -91,13 +91,13 @@ def against_memory(runs: Sequence[Measured]) -> Markup:
     lines: dict[str, dict[int, list[float]]] = {}
     for run in runs:
         budget = run.results[0]["made"]["config"]["memory"]["budget"]
-        others = [word for word in run.variant.split("-") if word and word != f"budget{budget}"]
+        others = run.variant.removeprefix(f"budget{budget}").removeprefix("-")
         for results in run.results:
             protocol = protocol_key(results)
             if protocol != replace(run.protocols[0], map="class", topk=0, classifier=protocol.classifier):
                 continue
             alone = "" if results["protocol"]["compensated"] else ", network alone"
-            label = ", ".join([run.recipe.split("-")[-1], *others, protocol.classifier]) + alone
+            label = ", ".join(filter(None, [run.recipe.split("-")[-1], others, protocol.classifier])) + alone
             lines.setdefault(label, {}).setdefault(budget, []).append(_number(results["last"][METRIC]))
     budgets = sorted({budget for points in lines.values() for budget in points})
     if len(budgets) < 2:

@@ -144,8 +144,8 @@ def _runs(
 
 
 def _short(key: str, value: Any) -> str:
-    """A setting in the name of a run: a word alone, or the setting's last part and a number."""
-    return value if isinstance(value, str) else f"{key.split('.')[-1]}{value}"
+    """A setting in the name of a run, without its section: `budget400`, `old_classes=exemplars`."""
+    return key.split(".")[-1] + ("=" if isinstance(value, str) else "") + str(value)
 
 
 def _combinations(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -90,15 +90,18 @@ def _by_task(one: PhotoOutcomes, other: PhotoOutcomes, totals: Sequence[int]) ->
 
 
 def comparisons(rows: Sequence[Row], recipe: str) -> list[Comparison]:
-    """The rows of `recipe` against others with the same settings, their own network alone, and one more setting."""
+    """The rows of `recipe` against others with the same settings, their own network alone, and further settings."""
     own = [row for row in rows if row.recipe == recipe and row.compensated]
     found = [compare(first, second) for first in own for second in rows if _is_compared(first, second)]
     return [comparison for comparison in found if comparison]
 
 
 def _is_compared(first: Row, second: Row) -> bool:
-    changed = bool(first.variant) and second.variant.startswith(f"{first.variant}-") and second.compensated
-    return second is not first and (second.variant == first.variant or changed)
+    if second.variant == first.variant:
+        return second is not first
+    # The plain recipe is not compared with every row that changes something: a table may be about these changes.
+    further = bool(first.variant) and second.variant.startswith(f"{first.variant}-")
+    return further and second.recipe == first.recipe and second.compensated
 
 
 def comparison_table(found: Sequence[Comparison]) -> str:

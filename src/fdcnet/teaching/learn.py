@@ -234,7 +234,7 @@ def _trains(state: State, runtime: Runtime, refine: bool) -> bool:
         state.discriminant = from_exemplars(state, runtime)
         if state.discriminant is not None:
             kept = count(len(state.memory), "kept photo")
-            runtime.listener.note(f"This model has no statistics of its classes yet: computed from {kept}.")
+            runtime.listener.note(f"Class statistics were computed from {kept}.")
     return refine or state.discriminant is None
 
 

@@ -29,7 +29,7 @@ from fdcnet.store.bundle import has_bundle, load_bundle, remove_old, save_bundle
 from fdcnet.store.record import Example
 from fdcnet.training.checkpoint import remove_checkpoint
 from fdcnet.training.checks import refuse_impossible
-from fdcnet.training.discriminant import can_fit, features_before, refit_discriminant
+from fdcnet.training.discriminant import can_fit, features_before, update_discriminant
 from fdcnet.training.exemplars import keep_exemplars
 from fdcnet.training.loop import Diverged
 from fdcnet.training.run_folder import ReadOnlyRunFolder, RunFolder, resume_point
@@ -121,13 +121,7 @@ class TrainingRun:
         for task in self.stream:
             if task.number > len(state.task_sizes):
                 self.listener.task_started(task, len(self.stream))
-                new = self.new_photos.pop(task.number) if task.number in self.new_photos else self._decode_new(task)
-                with self.clock("fit"):
-                    before = features_before(state, self.method, new, self.runtime)
-                with self.clock("train"):
-                    learn_task(state, self.method, task, new, self.runtime, self.folder)
-                with self.clock("fit"):
-                    refit_discriminant(state, self.method, task, new, self.runtime, before)
+                self._learn(state, task)
                 with self._saved_meanwhile(state):
                     found = self._measure(state, task)
             elif not self.folder.is_measured(task.number):
@@ -138,6 +132,15 @@ class TrainingRun:
                 results = on_first(partial(self._write, task.number, state, found))
             self.listener.task_ended(task, results["tasks"][-1])
         return on_first(self._finish)
+
+    def _learn(self, state: State, task: Task) -> None:
+        new = self.new_photos.pop(task.number) if task.number in self.new_photos else self._decode_new(task)
+        with self.clock("fit"):
+            before = features_before(state, self.method, new, self.runtime)
+        with self.clock("train"):
+            learn_task(state, self.method, task, new, self.runtime, self.folder)
+        with self.clock("fit"):
+            update_discriminant(state, self.method, task, new, self.runtime, before)
 
     def _finish(self) -> dict[str, Any]:
         remove_checkpoint(self.folder.path)  # a killed run may have left these behind
@@ -187,7 +190,7 @@ class TrainingRun:
         if self.method.uses_memory:
             photos = self._decode_new(first)
             keep_exemplars(state, self.runtime, first, photos)
-            refit_discriminant(state, self.method, first, photos, self.runtime)
+            update_discriminant(state, self.method, first, photos, self.runtime)
         return state
 
     def _open_photos(self, state: State) -> None:

@@ -167,7 +167,7 @@ class RunFolder(CheckpointJournal):
                 self.scores[number, task] = self._score(number, task, table)
 
     def save_class_means(self, task: int, discriminant: Discriminant | None) -> None:
-        """The mean features of each class under the network of this task, which show how features drift."""
+        """The mean features of each class under the network of this task, as the classifier estimates them."""
         if discriminant:
             means = discriminant.sums / discriminant.counts[:, None]
             file = self.path / "features" / f"task-{task}.safetensors"

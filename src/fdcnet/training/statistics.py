@@ -35,15 +35,17 @@ def pooled_views(
     layer: Layer = "tail",
     views: Sequence[View] = VIEWS,
     stage: str = "computing features",
+    average: bool = False,
 ) -> Tensor:
-    """Pooled features of each view of each photo: (N, S, S, 3) -> (N, V, D)"""
+    """Pooled features of each view of each photo: (N, S, S, 3) -> (N, V, D). `average`: their mean, (N, 1, D)"""
     network, crop, pooled = state.network.eval(), state.config.data.crop, []
     for done, chunk in enumerate(chunks(pixels, state.config.train.batch_size, own_share(len(pixels)))):
         shown = torch.cat([show(chunk, view, crop) for view in views]).to(runtime.device)
         with runtime.inference():
             images = normalise(shown, network.lineage.mean, network.lineage.std)
             found = network(images, maps=False, head=layer != "tail").pooled(layer)
-        pooled.append(found.unflatten(0, (len(views), len(chunk))).transpose(0, 1).cpu())
+        found = found.unflatten(0, (len(views), len(chunk))).transpose(0, 1)
+        pooled.append((found.mean(1, keepdim=True) if average else found).cpu())
         seen = min(len(pixels), (done + 1) * state.config.train.batch_size)
         runtime.listener.progress(stage, seen, len(pixels))
     return joined_shares(pooled, len(pixels))
@@ -52,23 +54,34 @@ def pooled_views(
 def count_photos(discriminant: Discriminant, features: Tensor, labels: Tensor) -> None:
     """Add photos by the mean features of their views: (N, V, D), (N,)
 
-    Temperature and threshold are set from at most `MOST_JUDGED` of these photos, spread evenly, each judged as if it
-    had not been added, and averaged with those of earlier photos.
+    Temperature and threshold are averaged with those of earlier photos.
     """
     photos, before = features.mean(1), float(discriminant.counts.sum())
     discriminant.add(photos, labels)
-    some = slice(None, None, max(1, math.ceil(len(labels) / MOST_JUDGED)))
-    distances, own = discriminant.distances_left_out(photos[some], labels[some]), labels[some]
-    judged = distances.gather(1, own[:, None].to(distances.device))[:, 0].isfinite()  # not the only one of its class
-    if not judged.any():
+    found = calibration(discriminant, photos, labels)
+    if found is None:
         return
-    temperature = fit_temperature(-0.5 * distances[judged], own[judged.cpu()])
-    farthest = float(distances[judged].min(1).values.sqrt().quantile(FAMILIAR))
-    share = len(labels) / (before + len(labels)) if before else 1.0
-    if share < 1:
+    temperature, farthest = found
+    if before:
+        share = len(labels) / (before + len(labels))
         temperature = share * temperature + (1 - share) * discriminant.temperature
         farthest = share * farthest + (1 - share) * discriminant.max_distance
     discriminant.set_calibration(temperature, farthest)
+
+
+def calibration(discriminant: Discriminant, photos: Tensor, labels: Tensor) -> tuple[float, float] | None:
+    """The temperature and the largest distance that fit photos which were added: (N, D), (N,)
+
+    At most `MOST_JUDGED` of them, spread evenly, are judged, each as if it had not been added. None if each is the only
+    one of its class.
+    """
+    some = slice(None, None, max(1, math.ceil(len(labels) / MOST_JUDGED)))
+    distances, own = discriminant.distances_left_out(photos[some], labels[some]), labels[some]
+    judged = distances.gather(1, own[:, None].to(distances.device))[:, 0].isfinite()
+    if not judged.any():
+        return None
+    temperature = fit_temperature(-0.5 * distances[judged], own[judged.cpu()])
+    return temperature, float(distances[judged].min(1).values.sqrt().quantile(FAMILIAR))
 
 
 def count_classes(state: State, runtime: Runtime, task: Task, photos: PixelCache) -> None:
