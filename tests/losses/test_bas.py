@@ -38,15 +38,26 @@ def test_smoothing_gives_nothing_to_classes_that_stand_apart() -> None:
     assert bas.classification(scores, tensor([1, 1]), 0.1, excluded).item() == pytest.approx((alone + free).item() / 2)
 
 
-def test_background_suppression_is_the_mean_ratio() -> None:
-    loss = bas.background_suppression(tensor([1.0, 3.0]), tensor([4.0, 4.0]))
-    assert loss.item() == pytest.approx((0.25 + 0.75) / 2)
+def test_background_suppression_is_the_mean_share_that_is_left() -> None:
+    share = bas.background_share(tensor([1.0, 3.0]), tensor([4.0, 4.0]))
+    assert share.tolist() == pytest.approx([0.25, 0.75])
+    assert bas.background_suppression(share).item() == pytest.approx((0.25 + 0.75) / 2)
 
 
-def test_background_suppression_holds_the_denominator_and_large_ratios_constant() -> None:
+def test_a_mask_erased_at_half_strength_takes_half_as_much_away() -> None:
+    # 4 of 4 are left at half strength: 1 - 0 / 0.5; 3 of 4: 1 - 0.25 / 0.5; 1 of 4: 1 - 0.75 / 0.5
+    background = tensor([4.0, 3.0, 1.0], requires_grad=True)
+    share = bas.background_share(background, torch.full((3,), 4.0), tensor([0.5, 0.5, 0.5]))
+    assert share.tolist() == pytest.approx([1.0, 0.5, -0.5])
+    bas.background_suppression(share).backward()
+    assert background.grad is not None
+    assert background.grad.tolist() == pytest.approx([0.0, 0.5 / 3, 0.5 / 3])  # 1 / 4 / 0.5, mean of three
+
+
+def test_background_suppression_holds_the_denominator_and_large_shares_constant() -> None:
     background = tensor([1.0, 5.0], requires_grad=True)
     image = tensor([4.0, 4.0], requires_grad=True)
-    bas.background_suppression(background, image).backward()
+    bas.background_suppression(bas.background_share(background, image)).backward()
     assert background.grad is not None
     assert background.grad.tolist() == pytest.approx([0.25 / 2, 0.0])
     assert image.grad is None or image.grad.abs().sum() == 0
@@ -54,8 +65,18 @@ def test_background_suppression_holds_the_denominator_and_large_ratios_constant(
 
 @pytest.mark.parametrize(("background", "image"), [(-1.0, 2.0), (1.0, -2.0), (-1.0, -2.0), (0.0, 0.0)])
 def test_scores_below_zero_count_as_none(background: float, image: float) -> None:
-    value = bas.background_suppression(tensor([background]), tensor([image]))
+    value = bas.background_suppression(bas.background_share(tensor([background]), tensor([image])))
     assert value.item() == 0
+
+
+def test_masks_are_erased_at_strengths_that_are_spread_evenly() -> None:
+    # 1 - p / 2 at positions 0.5, 0.5 + 0.414 and 0.328
+    strengths = bas.erasing_strengths(torch.zeros(64, 1, 1, 1), 0.5)
+    assert strengths[:3].tolist() == pytest.approx([0.75, 1 - 0.4571, 1 - 0.1642], abs=1e-3)
+    assert torch.equal(bas.erasing_strengths(torch.zeros(2, 1, 1, 1), 0.5, first=1, every=2)[0], strengths[1])
+    even = [0.5 + (i + 0.5) / 128 for i in range(64)]
+    assert strengths.sort().values.tolist() == pytest.approx(even, abs=0.02)
+    assert torch.equal(bas.erasing_strengths(torch.zeros(4, 1, 1, 1), 1.0), torch.ones(4))
 
 
 def test_masks_are_shifted_by_quantiles_of_the_logistic_distribution() -> None:
@@ -103,7 +124,7 @@ def test_area_counts_less_where_the_mask_has_lost_the_class():
     # Shares 0.2 and 0.5 are allowed, at 0.75 half counts, at 1 nothing; nor where the class has no score at all.
     background = torch.tensor([2.0, 5.0, 7.5, 10.0, 12.0, 1.0, -3.0])
     image = torch.tensor([10.0, 10.0, 10.0, 10.0, 10.0, 0.0, -1.0])
-    pressure = bas.area_pressure(background, image, 0.5)
+    pressure = bas.area_pressure(bas.background_share(background, image), 0.5)
     assert pressure.tolist() == pytest.approx([1, 1, 0.5, 0, 0, 0, 0])
     masks = torch.full((7, 1, 2, 2), 0.5)
     assert bas.area(masks, pressure).item() == pytest.approx(0.5 * 2.5 / 7)

@@ -7,7 +7,7 @@ from torch import Tensor
 from fdcnet.config import load
 from fdcnet.data.records import Batch, Record, Task
 from fdcnet.memory import ExemplarMemory
-from fdcnet.methods.base import State, excluded_old, localizer_rate
+from fdcnet.methods.base import State, excluded_old, localizer_rate, wsol_losses
 from fdcnet.models.network import Outputs, new_network
 
 
@@ -45,3 +45,24 @@ def test_later_tasks_continue_at_the_common_rate() -> None:
     assert rate(100, 64, 1, num_old=80) == 1.0
     assert rate(20, 64, 1, num_old=10) == pytest.approx(0.2)
     assert rate(20, 64, 1, train={"full_rate_classes": 0}) == 1.0
+
+
+@pytest.mark.parametrize(("weakest", "strengths"), [(1.0, [1.0, 1.0]), (0.5, [0.75, 1 - 0.4571])])
+def test_masks_are_erased_at_the_strengths_of_the_settings(
+    weakest: float, strengths: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"backbone": "tiny", "weights": "none", "head_width": 4}
+    config = load(model=model, train={"mask_shifts": False, "weakest_erasing": weakest})
+    network = new_network(config.model, 0)
+    network.grow(2)
+    batch = Batch(torch.rand(2, 3, 32, 32), torch.tensor([0, 1]), torch.zeros(2, dtype=torch.bool))
+    outputs, erased = network(batch.images, batch.labels), []
+
+    def background_score(features: Tensor, masks: Tensor, *others: object) -> Tensor:
+        erased.append(masks)
+        return torch.ones(2)
+
+    monkeypatch.setattr(network, "background_score", background_score)
+    wsol_losses(State(config, network, ExemplarMemory(1)), outputs, batch)
+    ratio = erased[0] / outputs.masks
+    assert ratio.mean((1, 2, 3)).tolist() == pytest.approx(strengths, abs=1e-3)

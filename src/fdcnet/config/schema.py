@@ -159,6 +159,9 @@ class TrainConfig(Section):
     masks from collapsing while the classifier still knows little. 1: area always counts in full (BAS)."""
     mask_shifts: bool = True  # ours: results/tuning.md, masks of any size
     """Shift the logits of each photo's mask by a different amount, so that masks become nearly binary."""
+    weakest_erasing: float = number(1.0, above=0, at_most=1)
+    """Features under a mask are erased at a strength between this and 1, a different one for each photo. 1: entirely
+    (BAS). Below, masks become larger, which helps where one task has many classes."""
     erased_statistics: Literal["running", "batch"] = "running"  # ours: as above; BAS: batch
     """Batch norm of the features that remain when the mask is erased: running statistics, or those of the batch."""
     full_rate_classes: int = number(100, at_least=0)  # ours: as above; BAS: 0

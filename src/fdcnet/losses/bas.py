@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-GOLDEN_RATIO = 0.6180339887498949
+GOLDEN_RATIO, SILVER_RATIO = 0.6180339887498949, 0.41421356237309503  # the fractions of (1 + 5^0.5) / 2 and 2^0.5
 COMPACTNESS = 0.3  # ours: results/tuning.md, evidence for every backbone
 
 
@@ -23,13 +23,30 @@ def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0, exclu
 def shifted_masks(loc_map: Tensor, first: int = 0, every: int = 1) -> Tensor:
     """The masks of training: each photo's logits are shifted by a different amount. (B, 1, H, W) -> (B, 1, H, W)
 
-    The shifts are quantiles of the logistic distribution, spread evenly over the batch by the golden ratio. A mask has
-    to separate the object at every shift, so it becomes nearly binary, and the box depends little on the threshold.
+    The shifts are quantiles of the logistic distribution. A mask has to separate the object at every shift, so it
+    becomes nearly binary, and the box depends little on the threshold. `first`, `every`: see `_spread`.
+    """
+    shifts = _spread(loc_map, first, every, GOLDEN_RATIO).clamp(1e-3, 1 - 1e-3).logit()
+    return (loc_map.float() + shifts[:, None, None, None]).sigmoid()
+
+
+def erasing_strengths(masks: Tensor, weakest: float, first: int = 0, every: int = 1) -> Tensor:
+    """How much of the features under a mask is erased, for each photo: (B,) from `weakest` to 1
+
+    A classifier of many classes tells them apart by small parts. Once these are erased, it knows nothing, and a mask
+    would gain nothing by covering the rest of the object. If they are only weakened, all of the object counts.
+    `first`, `every`: see `_spread`.
+    """
+    return 1 - (1 - weakest) * _spread(masks, first, every, SILVER_RATIO)
+
+
+def _spread(photos: Tensor, first: int, every: int, ratio: float) -> Tensor:
+    """A number from 0 to 1 for each photo, spread evenly over the batch by an irrational ratio: (B,)
+
     Where processes share a batch, these are its photos `first`, `first + every` and so on.
     """
-    numbers = first + every * torch.arange(len(loc_map), device=loc_map.device, dtype=torch.float32)
-    shifts = (0.5 + numbers * GOLDEN_RATIO).frac().clamp(1e-3, 1 - 1e-3).logit()
-    return (loc_map.float() + shifts[:, None, None, None]).sigmoid()
+    numbers = first + every * torch.arange(len(photos), device=photos.device, dtype=torch.float32)
+    return (0.5 + numbers * ratio).frac()
 
 
 def foreground_scores(activation_map: Tensor, masks: Tensor) -> Tensor:
@@ -42,15 +59,23 @@ def foreground_scores(activation_map: Tensor, masks: Tensor) -> Tensor:
     return (activation_map.float() * small).mean((2, 3))
 
 
-def background_suppression(background_score: Tensor, image_score: Tensor, epsilon: float = 1e-8) -> Tensor:
-    """L_bas (equation 3): share of the class score that remains when the mask is erased. (B,), (B,) -> scalar
+def background_share(background_score: Tensor, image_score: Tensor, strength: Tensor | float = 1.0) -> Tensor:
+    """Share of the class score that is left outside of the mask, at most 1. (B,), (B,), (B,) -> (B,)
 
-    The denominator is a constant, and so is a ratio above one (BAS: otherwise training collapses). Scores below zero
-    count as none.
+    Where the mask was erased in part, it is extrapolated: erasing at half strength takes half as much away. Scores
+    below zero count as none, and without a score all is left. The score of the image is a constant.
     """
     background, image = F.relu(background_score), F.relu(image_score).detach()
-    ratio = background / (image + epsilon)
-    return torch.where(background < image, ratio, torch.zeros_like(ratio)).mean()
+    share = 1 - (1 - background / image.clamp(min=1e-8)) / strength
+    return torch.where(background < image, share, torch.ones_like(share))
+
+
+def background_suppression(share: Tensor) -> Tensor:
+    """L_bas (equation 3) of the shares that are left. (B,) -> scalar
+
+    Photos of which all is left do not count (BAS: otherwise training collapses).
+    """
+    return torch.where(share < 1, share, torch.zeros_like(share)).mean()
 
 
 def class_score(score_map: Tensor, labels: Tensor) -> Tensor:
@@ -82,12 +107,10 @@ def separation(evidence: Tensor, masks: Tensor) -> Tensor:
     return -torch.where(total > 0, (covered - share) / (share * (1 - share) + 1e-3) ** COMPACTNESS, 0.0).mean()
 
 
-@torch.no_grad()
-def area_pressure(background_score: Tensor, image_score: Tensor, allowed: float) -> Tensor:
-    """Weight of each photo's area. (B,), (B,) -> (B,) in 0..1
+def area_pressure(share: Tensor, allowed: float) -> Tensor:
+    """Weight of each photo's area. (B,) -> (B,) in 0..1
 
-    It is 1 while at most the `allowed` share of the class score remains outside of the mask, and falls to 0 when all of
-    it does. So a mask cannot shrink to nothing, and photos whose class has no score yet do not shrink their masks.
+    It is 1 while at most the `allowed` share of the class score is left outside of the mask, and falls to 0 when all of
+    it is. So a mask cannot shrink to nothing, and photos whose class has no score yet do not shrink their masks.
     """
-    share = torch.where(image_score > 0, F.relu(background_score) / image_score.clamp(min=1e-8), 1.0).clamp(max=1)
-    return ((1 - share) / (1 - allowed)).clamp(max=1)
+    return ((1 - share.detach()) / (1 - allowed)).clamp(max=1)

@@ -196,11 +196,14 @@ def wsol_losses(
         losses["cls_fg"] = bas.classification(foreground, batch.labels, excluded=excluded)
     if weights.bas:
         own_statistics = train.erased_statistics == "batch"
-        background = (network or state.network).background_score(outputs.features, masks, batch.labels, own_statistics)
+        strength = bas.erasing_strengths(masks, train.weakest_erasing, *batch.part)
+        erased = masks * strength[:, None, None, None]
+        background = (network or state.network).background_score(outputs.features, erased, batch.labels, own_statistics)
         image = bas.class_score(outputs.activation_map, batch.labels)
-        losses["bas"] = bas.background_suppression(background, image)
+        share = bas.background_share(background, image, strength)
+        losses["bas"] = bas.background_suppression(share)
         if train.allowed_background < 1:
-            pressure = bas.area_pressure(background, image, train.allowed_background)
+            pressure = bas.area_pressure(share, train.allowed_background)
     losses["area"] = bas.area(masks, pressure)
     return losses
 
