@@ -101,6 +101,18 @@ def test_area_is_the_covered_share() -> None:
     assert bas.area(masks).item() == pytest.approx(1 / 8)
 
 
+def test_the_logarithm_of_the_area_pulls_at_small_masks_harder() -> None:
+    masks = torch.zeros(2, 1, 2, 2)
+    masks[0, 0, 0, 0], masks[1] = 1, 1
+    masks.requires_grad_(True)
+    loss = bas.log_area(masks, tensor([1.0, 0.5]))
+    assert loss.item() == pytest.approx((math.log(0.26) + 0.5 * math.log(1.01)) / 2)
+    loss.backward()
+    assert masks.grad is not None
+    # 1 / 4 cells / 0.26 / 2 photos, and half of 1 / 4 / 1.01 / 2
+    assert masks.grad[:, 0, 0, 0].tolist() == pytest.approx([0.4808, 0.0619], abs=1e-4)
+
+
 def test_separation_compares_the_covered_share_with_the_area() -> None:
     quarter, half = torch.zeros(2, 1, 4, 4)
     quarter[:, :2, :2], half[:, :2] = 1, 1

@@ -94,6 +94,9 @@ class LossWeights(Section):
     """Background activation suppression."""
     area: float = number(0.5, at_least=0)  # alpha_3; ours: results/tuning.md, masks of any size; BAS, CUB: 1.5 and 1.0
     """Area of the mask."""
+    log_area: float = number(0.0, at_least=0)  # ours: results/tuning.md, masks of many classes in one task
+    """Logarithm of the mask's area, for small and large objects alike. Meant to replace `area`, together with
+    `train.weakest_erasing`."""
     kd_cls: float = number(1.0, at_least=0)  # alpha_4; ours: results/tuning.md, T0 to V6
     """Distillation of class probabilities."""
     kd_loc: float = number(10.0, at_least=0)  # alpha_5; ours, not tuned yet
@@ -159,7 +162,9 @@ class TrainConfig(Section):
     masks from collapsing while the classifier still knows little. 1: area always counts in full (BAS)."""
     mask_shifts: bool = True  # ours: results/tuning.md, masks of any size
     """Shift the logits of each photo's mask by a different amount, so that masks become nearly binary."""
-    weakest_erasing: float = number(1.0, above=0, at_most=1)
+    weakest_erasing: float = number(
+        1.0, above=0, at_most=1
+    )  # BAS; results/tuning.md, masks of many classes in one task
     """Features under a mask are erased at a strength between this and 1, a different one for each photo. 1: entirely
     (BAS). Below, masks become larger, which helps where one task has many classes."""
     erased_statistics: Literal["running", "batch"] = "running"  # ours: as above; BAS: batch

@@ -91,6 +91,15 @@ def area(masks: Tensor, pressure: Tensor | float = 1.0) -> Tensor:
     return (masks.mean((1, 2, 3)) * pressure).mean()
 
 
+def log_area(masks: Tensor, pressure: Tensor | float = 1.0) -> Tensor:
+    """Mean logarithm of the masks' areas, weighted by `pressure`. (B, 1, H, W), (B,) -> scalar
+
+    With `area`, a cell is covered if its evidence exceeds a part of the photo's mean, so masks of small objects are too
+    large where those of large objects fit. Here it has to exceed a part of the mask's own mean.
+    """
+    return ((masks.mean((1, 2, 3)) + 1e-2).log() * pressure).mean()
+
+
 def separation(evidence: Tensor, masks: Tensor) -> Tensor:
     """Loss of masks that do not separate the evidence for a class from the rest of the photo. (B, h, w), (B, 1, H, W)
 

@@ -134,7 +134,7 @@ class Method:
                 is_head=state.network.is_head,
                 rate_of=lambda name: mask_rate if name.startswith("localizer.") else 1.0,
                 weights=self.weights(state, task),
-                warmup=dict.fromkeys(("cls_fg", "bas", "area"), 0.0 if task.num_old else train.loc_warmup),
+                warmup=dict.fromkeys(("cls_fg", "bas", "area", "log_area"), 0.0 if task.num_old else train.loc_warmup),
                 data=SAMPLING[train.sampling] if task.num_old else "new+memory",
             )
         ]
@@ -150,7 +150,7 @@ class Method:
     def weights(self, state: State, task: Task) -> dict[str, float]:
         """Weights of the losses; 1 for those not named."""
         weights = state.config.weights
-        return {"cls_fg": weights.cls_fg, "bas": weights.bas, "area": weights.area}
+        return {"cls_fg": weights.cls_fg, "bas": weights.bas, "area": weights.area, "log_area": weights.log_area}
 
     def end_task(self, state: State, task: Task) -> None:
         state.previous, state.task_modules = None, nn.ModuleDict()
@@ -205,6 +205,8 @@ def wsol_losses(
         if train.allowed_background < 1:
             pressure = bas.area_pressure(share, train.allowed_background)
     losses["area"] = bas.area(masks, pressure)
+    if weights.log_area:
+        losses["log_area"] = bas.log_area(masks, pressure)
     return losses
 
 
