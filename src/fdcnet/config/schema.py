@@ -94,8 +94,8 @@ class LossWeights(Section):
     """Background activation suppression."""
     area: float = number(0.5, at_least=0)  # alpha_3; ours: results/tuning.md, masks of any size; BAS, CUB: 1.5 and 1.0
     """Area of the mask."""
-    log_area: float = number(0.0, at_least=0)  # ours: results/tuning.md, masks of many classes in one task
-    """Logarithm of the mask's area, for small and large objects alike. Meant to replace `area`, together with
+    log_area: float = number(0.0, at_least=0)  # ours: results/tuning.md, masks of many classes
+    """Logarithm of the mask's area, which suits small and large objects. An alternative to `area`, for use with a low
     `train.weakest_erasing`."""
     kd_cls: float = number(1.0, at_least=0)  # alpha_4; ours: results/tuning.md, T0 to V6
     """Distillation of class probabilities."""
@@ -162,11 +162,9 @@ class TrainConfig(Section):
     masks from collapsing while the classifier still knows little. 1: area always counts in full (BAS)."""
     mask_shifts: bool = True  # ours: results/tuning.md, masks of any size
     """Shift the logits of each photo's mask by a different amount, so that masks become nearly binary."""
-    weakest_erasing: float = number(
-        1.0, above=0, at_most=1
-    )  # BAS; results/tuning.md, masks of many classes in one task
-    """Features under a mask are erased at a strength between this and 1, a different one for each photo. 1: entirely
-    (BAS). Below, masks become larger, which helps where one task has many classes."""
+    weakest_erasing: float = number(1.0, above=0, at_most=1)  # BAS; below: results/tuning.md, masks of many classes
+    """Each photo's mask erases the features at a different strength, from this to 1. 1: always entirely (BAS). Lower
+    values make masks larger, which helps if one task has many classes."""
     erased_statistics: Literal["running", "batch"] = "running"  # ours: as above; BAS: batch
     """Batch norm of the features that remain when the mask is erased: running statistics, or those of the batch."""
     full_rate_classes: int = number(100, at_least=0)  # ours: as above; BAS: 0

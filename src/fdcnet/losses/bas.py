@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-GOLDEN_RATIO, SILVER_RATIO = 0.6180339887498949, 0.41421356237309503  # the fractions of (1 + 5^0.5) / 2 and 2^0.5
+GOLDEN_RATIO = 0.6180339887498949
+SILVER_RATIO = 0.41421356237309503  # a second irrational number, so that strengths are independent of shifts
 COMPACTNESS = 0.3  # ours: results/tuning.md, evidence for every backbone
 
 
@@ -31,10 +32,10 @@ def shifted_masks(loc_map: Tensor, first: int = 0, every: int = 1) -> Tensor:
 
 
 def erasing_strengths(masks: Tensor, weakest: float, first: int = 0, every: int = 1) -> Tensor:
-    """How much of the features under a mask is erased, for each photo: (B,) from `weakest` to 1
+    """The strength at which each photo's mask erases features: (B,) from `weakest` to 1
 
-    A classifier of many classes tells them apart by small parts. Once these are erased, it knows nothing, and a mask
-    would gain nothing by covering the rest of the object. If they are only weakened, all of the object counts.
+    A classifier of many classes relies on small parts of the object. Once they are erased, the class score is near
+    zero, and a mask gains nothing by covering the rest. If they are only weakened, the whole object counts.
     `first`, `every`: see `_spread`.
     """
     return 1 - (1 - weakest) * _spread(masks, first, every, SILVER_RATIO)
@@ -60,20 +61,20 @@ def foreground_scores(activation_map: Tensor, masks: Tensor) -> Tensor:
 
 
 def background_share(background_score: Tensor, image_score: Tensor, strength: Tensor | float = 1.0) -> Tensor:
-    """Share of the class score that is left outside of the mask, at most 1. (B,), (B,), (B,) -> (B,)
+    """Share of the class score that remains when the mask is erased, at most 1. (B,), (B,), (B,) -> (B,)
 
-    Where the mask was erased in part, it is extrapolated: erasing at half strength takes half as much away. Scores
-    below zero count as none, and without a score all is left. The score of the image is a constant.
+    With a strength below 1, the loss of score is divided by it, so the share may become negative. Scores below zero
+    count as zero. If the image itself has no score, the share is 1. The image score is a constant.
     """
     background, image = F.relu(background_score), F.relu(image_score).detach()
-    share = 1 - (1 - background / image.clamp(min=1e-8)) / strength
+    share = (background / image.clamp(min=1e-8) - (1 - strength)) / strength
     return torch.where(background < image, share, torch.ones_like(share))
 
 
 def background_suppression(share: Tensor) -> Tensor:
-    """L_bas (equation 3) of the shares that are left. (B,) -> scalar
+    """L_bas (equation 3): the mean of `background_share`. (B,) -> scalar
 
-    Photos of which all is left do not count (BAS: otherwise training collapses).
+    Shares of 1 count as 0 and have no gradient (BAS: otherwise training collapses).
     """
     return torch.where(share < 1, share, torch.zeros_like(share)).mean()
 
@@ -94,8 +95,9 @@ def area(masks: Tensor, pressure: Tensor | float = 1.0) -> Tensor:
 def log_area(masks: Tensor, pressure: Tensor | float = 1.0) -> Tensor:
     """Mean logarithm of the masks' areas, weighted by `pressure`. (B, 1, H, W), (B,) -> scalar
 
-    With `area`, a cell is covered if its evidence exceeds a part of the photo's mean, so masks of small objects are too
-    large where those of large objects fit. Here it has to exceed a part of the mask's own mean.
+    With `area`, a mask grows over a cell whose evidence exceeds a fixed share of the photo's mean. Evidence for a small
+    object is dense, so its mask becomes too large. With `log_area`, the evidence must exceed a fixed share of the mean
+    inside the mask.
     """
     return ((masks.mean((1, 2, 3)) + 1e-2).log() * pressure).mean()
 
@@ -119,7 +121,7 @@ def separation(evidence: Tensor, masks: Tensor) -> Tensor:
 def area_pressure(share: Tensor, allowed: float) -> Tensor:
     """Weight of each photo's area. (B,) -> (B,) in 0..1
 
-    It is 1 while at most the `allowed` share of the class score is left outside of the mask, and falls to 0 when all of
-    it is. So a mask cannot shrink to nothing, and photos whose class has no score yet do not shrink their masks.
+    It is 1 while at most the `allowed` share of the class score remains outside of the mask, and falls to 0 when all of
+    it does. So a mask cannot shrink to nothing, and photos whose class has no score yet do not shrink their masks.
     """
     return ((1 - share.detach()) / (1 - allowed)).clamp(max=1)
