@@ -32,9 +32,10 @@ def problem(run: Path) -> tuple[str, str]:
     return found
 
 
-def append(run: Path, *losses: dict[str, Any]) -> None:
+def append(run: Path, *losses: dict[str, Any], unweighted: dict[str, Any] | None = None) -> None:
     lines = [
-        json.dumps({"task": 3, "phase": "late", "epoch": i, "losses": own}) + "\n" for i, own in enumerate(losses, 1)
+        json.dumps({"task": 3, "phase": "late", "epoch": i, "losses": own, "unweighted": unweighted or own}) + "\n"
+        for i, own in enumerate(losses, 1)
     ]
     with (run / "metrics.jsonl").open("a") as file:
         file.writelines(lines)
@@ -94,13 +95,13 @@ def test_a_loss_that_rises_or_is_not_a_number(run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("area", "what", "remedy"),
-    [(0.004, "almost empty", "Lower weights.area (now 0.5)"), (0.47, "almost the whole photo", "Raise weights.area")],
+    [(0.008, "almost empty", "Lower weights.area (now 0.5)"), (0.94, "almost the whole photo", "Raise weights.area")],
 )
 def test_empty_and_full_masks(area: float, what: str, remedy: str, run: Path) -> None:
     facts = read_json(run / "run.json")
-    facts["config"]["weights"]["area"] = 0.5  # so the mean mask is 0.008 or 0.94
+    facts["config"]["weights"]["area"] = 0.5
     write_json(run / "run.json", facts)
-    append(run, {"area": area})
+    append(run, {"area": 0.0}, unweighted={"area": area})
     assert what in problem(run)[0]
     assert remedy in problem(run)[1]
 

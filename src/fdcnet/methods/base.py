@@ -149,8 +149,9 @@ class Method:
 
     def weights(self, state: State, task: Task) -> dict[str, float]:
         """Weights of the losses; 1 for those not named."""
-        weights = state.config.weights
-        return {"cls_fg": weights.cls_fg, "bas": weights.bas, "area": weights.area, "log_area": weights.log_area}
+        weights, log = state.config.weights, state.config.train.area_loss == "log"
+        areas = {"area": 0.0, "log_area": weights.area} if log else {"area": weights.area}
+        return {"cls_fg": weights.cls_fg, "bas": weights.bas, **areas}
 
     def end_task(self, state: State, task: Task) -> None:
         state.previous, state.task_modules = None, nn.ModuleDict()
@@ -204,8 +205,8 @@ def wsol_losses(
         losses["bas"] = bas.background_suppression(share)
         if train.allowed_background < 1:
             pressure = bas.area_pressure(share, train.allowed_background)
-    losses["area"] = bas.area(masks, pressure)
-    if weights.log_area:
+    losses["area"] = bas.area(masks, pressure)  # always: it shows whether masks are empty or full
+    if train.area_loss == "log":
         losses["log_area"] = bas.log_area(masks, pressure)
     return losses
 

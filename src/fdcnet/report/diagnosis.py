@@ -120,8 +120,8 @@ def _poor_masks(run: Run) -> Problem | None:
 def _mean_mask(run: Run) -> tuple[float | None, float]:
     """The mean of the masks in the last epoch that trained them, and the weight of the area loss."""
     weight = ((run.facts.get("config") or {}).get("weights") or {}).get("area")
-    areas = [value for line in run.metrics if (value := (line.get("losses") or {}).get("area")) is not None]
-    return (areas[-1] / weight, weight) if areas and weight else (None, 0.0)
+    areas = [value for line in run.metrics if (value := (line.get("unweighted") or {}).get("area")) is not None]
+    return (areas[-1], weight) if areas and weight else (None, 0.0)
 
 
 def _share_of_whole_photos(run: Run) -> float:
