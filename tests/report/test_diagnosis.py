@@ -94,12 +94,17 @@ def test_a_loss_that_rises_or_is_not_a_number(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("area", "what", "remedy"),
-    [(0.008, "almost empty", "Lower weights.area (now 0.5)"), (0.94, "almost the whole photo", "Raise weights.area")],
+    ("area", "weight", "what", "remedy"),
+    [
+        (0.008, 0.5, "almost empty", "Lower weights.area (now 0.5)"),
+        (0.94, 0.5, "almost the whole photo", "Raise weights.area (now 0.5)"),
+        (0.008, 0.0, "almost empty", "Train for more epochs."),
+        (0.94, 0.0, "almost the whole photo", "Raise weights.area (now 0)"),
+    ],
 )
-def test_empty_and_full_masks(area: float, what: str, remedy: str, run: Path) -> None:
+def test_empty_and_full_masks(area: float, weight: float, what: str, remedy: str, run: Path) -> None:
     facts = read_json(run / "run.json")
-    facts["config"]["weights"]["area"] = 0.5
+    facts["config"]["weights"]["area"] = weight
     write_json(run / "run.json", facts)
     append(run, {"area": 0.0}, unweighted={"area": area})
     assert what in problem(run)[0]

@@ -102,10 +102,11 @@ def _total(losses: dict[str, float | None]) -> float | None:
 
 
 def _poor_masks(run: Run) -> Problem | None:
-    mean, weight = _mean_mask(run)
+    mean, weight = _mean_mask(run), ((run.facts.get("config") or {}).get("weights") or {}).get("area") or 0.0
     if mean is not None and mean < EMPTY_MASK:
         what = f"The masks are almost empty: they cover {percent(100 * mean)} of a photo on average."
-        return Problem(what, f"Lower weights.area (now {weight:g}) and train again.")
+        remedy = f"Lower weights.area (now {weight:g}) and train again." if weight else "Train for more epochs."
+        return Problem(what, remedy)
     if mean is not None and mean > FULL_MASK:
         what = f"The masks cover almost the whole photo: {percent(100 * mean)} on average."
         return Problem(what, f"Raise weights.area (now {weight:g}) and train again.")
@@ -117,11 +118,10 @@ def _poor_masks(run: Run) -> Problem | None:
     return None
 
 
-def _mean_mask(run: Run) -> tuple[float | None, float]:
-    """The mean of the masks in the last epoch that trained them, and the weight of the area loss."""
-    weight = ((run.facts.get("config") or {}).get("weights") or {}).get("area")
+def _mean_mask(run: Run) -> float | None:
+    """The mean of the masks in the last epoch that trained them."""
     areas = [value for line in run.metrics if (value := (line.get("unweighted") or {}).get("area")) is not None]
-    return (areas[-1], weight) if areas and weight else (None, 0.0)
+    return areas[-1] if areas else None
 
 
 def _share_of_whole_photos(run: Run) -> float:
