@@ -50,6 +50,30 @@ def test_unknown_accuracies_make_forgetting_unknown():
     assert forgetting([[50.0], [None, 70.0]]) is None
 
 
+def test_forgetting_is_that_of_the_old_tasks_with_boxes():
+    # Group 2 has no true boxes: only group 1 counts, and after task 2 alone it is (80 - 60).
+    matrix = [[80.0], [60.0, None], [50.0, None, 90.0]]
+    assert forgetting(matrix) == pytest.approx(30)
+    assert forgetting(matrix[:2]) == pytest.approx(20)
+    assert forgetting([[None], [None, 80.0]]) is None
+    assert forgetting([[None], [None, 80.0], [None, 65.0, 90.0]]) == pytest.approx(15)
+
+
+def test_a_task_without_boxes_leaves_the_forgetting_of_the_others():
+    nothing = float("nan")
+    table = table_of([0, 0, 1, 2], [0, 0, 0, 0], [0.9, 0.9, nothing, 0.9])
+    later = table_of([0, 0, 1, 2], [0, 1, 0, 0], [0.1, 0.9, nothing, 0.9])
+    tasks = [
+        score_task(table.select(table.label < 1), Protocol(), [1]),
+        score_task(table.select(table.label < 2), Protocol(), [1, 1]),
+        score_task(later, Protocol(), [1, 1, 1]),
+    ]
+    results = build_results(dataset="d", method="m", backbone="b", seed=0, protocol=Protocol(), tasks=tasks)
+    assert results["forgetting"]["gt_known"] == 50  # of class 0, one of two boxes is lost
+    assert results["forgetting"]["top1_loc"] == 100  # the other photo has lost its class
+    assert results["forgetting"]["top1_cls"] == 25  # of both old classes: (50 + 0) / 2
+
+
 def test_score_task_splits_by_arrival():
     table = table_of([0, 1, 2, 2], [0, 0, 0, 1], [0.9, 0.1, 0.9, 0.9])
     scores = score_task(table, Protocol(), [2, 1])

@@ -54,9 +54,9 @@ def drops(matrix: Sequence[Sequence[float | None]]) -> list[float | None]:
 
 
 def forgetting(matrix: Sequence[Sequence[float | None]]) -> float | None:
-    """Mean of `drops` over the earlier tasks. None for a single task, or where an accuracy is missing."""
-    found = drops(matrix)
-    return _mean(found) if found else None
+    """Mean of the known `drops` over the earlier tasks. None if there are none, as without true boxes."""
+    known = [drop for drop in drops(matrix) if drop is not None]
+    return _mean(known) if known else None
 
 
 def build_results(
