@@ -19,6 +19,7 @@ from fdcnet import Localizer
 from fdcnet.data.sources import read
 from fdcnet.errors import UserError
 from fdcnet.inference.writers import YoloWriter
+from fdcnet.runtime.listener import Listener
 from fdcnet.store.versions import versions
 from fdcnet.teaching.label import LabelReport, label
 from fdcnet.teaching.label_files import FORMATS, read_record
@@ -169,6 +170,41 @@ def test_unreadable_photos_are_skipped(model: Path, photos: Path, tmp_path: Path
     report = label(tmp_path / "photos", tmp_path / "out", model=model, device="cpu")
     assert len(report.photos) == 8
     assert report.skipped == ("ringed disc/bad.jpg: not an image",)
+
+
+class Notes(Listener):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_unreadable_photos_of_a_lesson_are_named_once(photos: Path, tmp_path: Path) -> None:
+    small, others = tmp_path / "photos", tmp_path / "others"
+    shutil.copytree(photos.parent / "train" / "ringed disc", small / "ringed disc")
+    shutil.copytree(photos.parent / "train" / "dotted square", others)
+    (small / "ringed disc" / "bad.jpg").write_text("not a photo")
+    (others / "bad_too.jpg").write_text("not a photo")
+    listener = Notes()
+    report = label(small, tmp_path / "out", others=others, learn_options=TINY, device="cpu", listener=listener)
+    assert report.skipped == ("ringed disc/bad.jpg: not an image",)
+    assert not [note for note in listener.notes if "bad.jpg" in note]
+    at = listener.notes.index("Skipped unreadable photos: 1 of 14")  # not boxed, so not in the report
+    assert listener.notes[at + 1] == f"  {others / 'bad_too.jpg'}: not an image"
+
+
+def test_unreadable_photos_are_named_if_the_lesson_fails(photos: Path, tmp_path: Path) -> None:
+    small = tmp_path / "photos"
+    for name in ("ringed disc", "dotted square"):
+        shutil.copytree(photos.parent / "train" / name, small / name)
+    spoilt = sorted((small / "ringed disc").iterdir())[:3]
+    for photo in spoilt:
+        photo.write_text("not a photo")
+    listener = Notes()
+    with pytest.raises(UserError, match="has 3 training photos"):
+        label(small, tmp_path / "out", learn_options=TINY, device="cpu", listener=listener)
+    assert listener.notes[-3:] == [f"  {photo}: not an image" for photo in spoilt]
 
 
 def edit_coco(out: Path) -> str:

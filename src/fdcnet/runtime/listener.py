@@ -1,6 +1,8 @@
 """Events of a training run. The command line draws progress bars from them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fdcnet.data.records import Task
@@ -23,6 +25,12 @@ class Listener:
 
     def note(self, text: str) -> None:
         """A message for the user."""
+
+    def unreadable(self, photos: Sequence[tuple[Path, str]], total: int) -> None:
+        """Photos that are skipped, each with the reason, of `total` photos."""
+        self.note(f"Skipped unreadable photos: {len(photos)} of {total}")
+        for path, reason in photos:
+            self.note(f"  {path}: {reason}")
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Decoding or evaluating: `done` of `total` photos."""
@@ -53,6 +61,9 @@ class ForwardingListener(Listener):
 
     def note(self, text: str) -> None:
         self.inner.note(text)
+
+    def unreadable(self, photos: Sequence[tuple[Path, str]], total: int) -> None:
+        self.inner.unreadable(photos, total)
 
     def progress(self, what: str, done: int, total: int) -> None:
         self.inner.progress(what, done, total)

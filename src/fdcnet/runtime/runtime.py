@@ -73,7 +73,5 @@ class Runtime:
                 encoded=self.encoded,
             )
         if cache.broken:
-            self.listener.note(f"Skipped unreadable photos: {len(cache.broken)} of {len(records)}")
-        for path, reason in cache.broken:
-            self.listener.note(f"  {path}: {reason}")
+            self.listener.unreadable(cache.broken, len(records))
         return cache

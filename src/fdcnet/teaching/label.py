@@ -1,7 +1,7 @@
 """Draw the boxes for photos whose classes are known: what `fdcnet label` does."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from fdcnet.errors import UserError, count
 from fdcnet.files import did_you_mean, locked, sha256, write_bytes
 from fdcnet.inference import hub
 from fdcnet.inference.localizer import Localizer
-from fdcnet.runtime.listener import Listener
+from fdcnet.runtime.listener import ForwardingListener, Listener
 from fdcnet.runtime.progress import default_listener
 from fdcnet.store.bundle import has_bundle, read_current, read_description
 from fdcnet.store.versions import lineage
@@ -101,10 +101,15 @@ def label(
     with closing(listener), _writing(out):
         if missing:
             dataset = known.to_learn_from(missing, Path(others) if others else None)
-            options: dict[str, Any] = {"holdout": 0, "device": device, "cache_dir": cache_dir, "listener": listener}
+            lesson = _LessonListener(listener, {photo.path for photo in known.photos if photo.name not in checked})
+            options: dict[str, Any] = {"holdout": 0, "device": device, "cache_dir": cache_dir, "listener": lesson}
             taught_by_boxes = any(version.knows_checked_boxes for version in lineage(path))
             options["refine"] = not taught_by_boxes  # training again would undo what they taught
-            learn(path, dataset, **options | dict(learn_options or {}))
+            try:
+                learn(path, dataset, **options | dict(learn_options or {}))
+            except UserError:
+                lesson.name_unreadable()  # they may be the reason
+                raise
         if examples:
             learn_from_boxes(path, out / MODEL, examples, device, cache_dir, listener)
             path = out / MODEL
@@ -122,6 +127,25 @@ def label(
     written = (out / SHEET, *(out / FORMATS[name].target for name in formats))
     seconds = round(time.monotonic() - started, 1)
     return LabelReport(out, known.classes, tuple(boxed), written, tuple(skipped), seconds)
+
+
+class _LessonListener(ForwardingListener):
+    """Does not name unreadable photos that are boxed after the lesson: `label` names them then."""
+
+    def __init__(self, inner: Listener, boxed_later: Collection[Path]) -> None:
+        super().__init__(inner)
+        self._boxed_later = boxed_later
+        self._unnamed: list[tuple[Path, str]] = []
+        self._total = 0
+
+    def unreadable(self, photos: Sequence[tuple[Path, str]], total: int) -> None:
+        self._unnamed, self._total = [found for found in photos if found[0] in self._boxed_later], total
+        if others := [found for found in photos if found[0] not in self._boxed_later]:
+            super().unreadable(others, total)
+
+    def name_unreadable(self) -> None:
+        if self._unnamed:
+            super().unreadable(self._unnamed, self._total)
 
 
 @contextmanager
