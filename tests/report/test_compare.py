@@ -10,8 +10,10 @@ from PIL import Image
 
 from fdcnet.errors import UserError
 from fdcnet.evaluation.incremental import drops
+from fdcnet.inference import fonts
 from fdcnet.report.comparable import differing_settings
 from fdcnet.report.compare import compare, named_results, write_comparison
+from fdcnet.report.photos import gallery_picture
 from fdcnet.report.runs import all_results, load
 from fdcnet.report.tables import comparison_table, narrow
 from fdcnet.store.record import RunRecord, read_json, write_json
@@ -94,6 +96,16 @@ def test_the_page_is_well_formed_and_has_a_row_per_method(written: Path) -> None
     with Image.open(written / "photos.png") as picture:
         assert picture.width > 7 * 200
         assert picture.height > 2 * 200
+
+
+def test_names_in_any_script_are_legible_in_the_picture(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fonts, "_installed", lambda bold: (fonts.BUILT_IN,))
+    pictures = []
+    for name in ("翠鸟", "\\u7fe0\\u9e1f"):
+        for file in (runs[0] / "examples").glob("*.json"):
+            write_json(file, [example | {"label": name, "predicted": name} for example in read_json(file)])
+        pictures.append(gallery_picture(load(runs[:1])))
+    assert pictures[0] == pictures[1] is not None
 
 
 def test_what_differs_is_listed(finished_runs: list[Path]) -> None:

@@ -1,15 +1,15 @@
 """Draw a photo with its heat map, the predicted box (green) and the true boxes (red, dashed)."""
 
 import base64
-import contextlib
-import functools
 import io
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
+
+from fdcnet.inference.fonts import Colour, draw_line, line_length, shortened
 
 # Dark violet to pale yellow. Lightness increases throughout, so it is readable in grey and with any colour vision.
 COLOUR_STOPS = np.array(
@@ -23,9 +23,7 @@ GREEN = (40, 232, 120)
 RED = (255, 48, 56)
 GREY = (214, 214, 220)
 INK = (10, 24, 16)
-FONTS = ("DejaVuSans-Bold.ttf", "Arial Bold.ttf", "arialbd.ttf")  # Pillow's own font covers Latin only
 SUPERSAMPLING = 3  # labels are drawn larger and reduced, for smooth corners
-Colour = tuple[int, int, int]
 Box = Sequence[float]
 Point = tuple[float, float]
 
@@ -57,14 +55,15 @@ def overlay(
 def draw_label(image: Image.Image, text: str, at: Point, colour: Colour = GREEN) -> None:
     """Draw a label above the point `at`, or below it where there is no room above."""
     height = max(14, round(min(image.size) / 18))
-    font = _font(round(SUPERSAMPLING * height * 0.62))
-    text = _shorten(text, font, SUPERSAMPLING * (image.width - height))
-    patch = Image.new("L", (round(font.getlength(text)) + SUPERSAMPLING * height, SUPERSAMPLING * height))
+    font_size = round(SUPERSAMPLING * height * 0.62)
+    text = shortened(text, font_size, SUPERSAMPLING * (image.width - height), bold=True)
+    length = round(line_length(text, font_size, bold=True))
+    patch = Image.new("L", (length + SUPERSAMPLING * height, SUPERSAMPLING * height))
     ImageDraw.Draw(patch).rounded_rectangle(
         (0, 0, patch.width - 1, patch.height - 1), SUPERSAMPLING * height // 4, fill=240
     )
     label = Image.new("RGB", patch.size, colour)
-    ImageDraw.Draw(label).text((patch.width / 2, patch.height / 2), text, fill=INK, font=font, anchor="mm")
+    draw_line(ImageDraw.Draw(label), (patch.width / 2, patch.height / 2), text, font_size, INK, bold=True)
     size = (patch.width // SUPERSAMPLING, height)
     x = min(max(round(at[0]) - line_width(image.size) // 2 - 1, 0), max(image.width - size[0], 0))
     y = round(at[1]) - height if at[1] >= height else round(at[1])
@@ -117,22 +116,3 @@ def _dashes(corners: Sequence[Point], dash: float) -> Iterator[tuple[Point, Poin
         for i in range(0, pieces, 2):
             a, b = i / pieces, (i + 1) / pieces
             yield (xa + a * (xb - xa), ya + a * (yb - ya)), (xa + b * (xb - xa), ya + b * (yb - ya))
-
-
-@functools.cache
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    for name in FONTS:
-        with contextlib.suppress(OSError):
-            return ImageFont.truetype(name, size)
-    return ImageFont.load_default(size)
-
-
-def _shorten(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float) -> str:
-    """Cut the middle out of a text that is too wide; its end may be a score."""
-    if font.getlength(text) <= width:
-        return text
-    for kept in range(len(text) - 1, 0, -1):
-        shorter = f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
-        if font.getlength(shorter) <= width:
-            return shorter
-    return ""

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from fdcnet.inference.drawing import data_uri, overlay
+from fdcnet.inference.fonts import draw_line, line_length, shortened
 from fdcnet.report.rendering import render
 from fdcnet.report.runs import Run
 from fdcnet.report.text import percent, readable, spread
@@ -22,6 +23,7 @@ MAX_TILES = 120  # keeps the section below about 3 MB
 MAX_SMALL_TILES = 480  # keeps photos of every class below about 4 MB
 MAX_COLUMNS = 8  # photos side by side in a comparison
 GAP, HEAD, SIDE = 8, 34, 150  # of photos.png: between photos, above them for the class, next to them for the run
+FONT_SIZE, SMALL_FONT_SIZE = 17, 14
 INK, WRONG = (29, 31, 36), (179, 38, 30)
 
 Example = Mapping[str, Any]
@@ -62,16 +64,16 @@ def gallery_picture(runs: Sequence[Run]) -> bytes | None:
     if not images:
         return None
     rows = [(run, found) for run, found in zip(runs, shown, strict=True) if found]
-    font, small = ImageFont.load_default(17), ImageFont.load_default(14)
-    side = max(SIDE, *(int(font.getlength(run.label)) + 2 * GAP for run, _ in rows))
+    side = max(SIDE, *(int(line_length(run.label, FONT_SIZE)) + 2 * GAP for run, _ in rows))
     width, height = side + len(images) * (TILE + GAP), HEAD + len(rows) * (TILE + GAP + HEAD)
     sheet = Image.new("RGB", (width, height), "white")
     draw = ImageDraw.Draw(sheet)
     for row, (run, _) in enumerate(rows):
-        draw.text((4, HEAD + row * (TILE + GAP + HEAD) + TILE / 2), run.label, INK, font, anchor="lm")
+        left = (4, HEAD + row * (TILE + GAP + HEAD) + TILE / 2)
+        draw_line(draw, left, run.label, FONT_SIZE, INK, centred=False)
     for column, (image, label) in enumerate(zip(images, _labels(images, shown), strict=True)):
         x = side + column * (TILE + GAP)
-        draw.text((x + TILE / 2, HEAD / 2), _fitted(draw, label, font), INK, font, anchor="mm")
+        draw_line(draw, (x + TILE / 2, HEAD / 2), shortened(label, FONT_SIZE, TILE), FONT_SIZE, INK)
         for row, (run, found) in enumerate(rows):
             example = found.get(image)
             painted = paint(run, example) if example else None
@@ -80,8 +82,8 @@ def gallery_picture(runs: Sequence[Run]) -> bytes | None:
             y = HEAD + row * (TILE + GAP + HEAD)
             sheet.paste(painted, (x, y))
             predicted, right = readable(example.get("predicted", "")), example.get("predicted") == example.get("label")
-            said = _fitted(draw, predicted, small)
-            draw.text((x + TILE / 2, y + TILE + 15), said, INK if right else WRONG, small, anchor="mm")
+            said = shortened(predicted, SMALL_FONT_SIZE, TILE)
+            draw_line(draw, (x + TILE / 2, y + TILE + 15), said, SMALL_FONT_SIZE, INK if right else WRONG)
     buffer = io.BytesIO()
     sheet.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
@@ -198,9 +200,3 @@ def _labels(images: Sequence[str], shown: Sequence[Mapping[str, Example]]) -> li
 def _scaled(box: Sequence[float | None] | None, scale: Sequence[float]) -> list[float] | None:
     known = [value for value in box or [] if value is not None]
     return [value * factor for value, factor in zip(known, scale, strict=True)] if len(known) == 4 else None
-
-
-def _fitted(draw: ImageDraw.ImageDraw, text: str, font: Any) -> str:
-    while draw.textlength(text, font) > TILE and len(text) > 1:
-        text = text[:-2] + "…"
-    return text
