@@ -259,7 +259,6 @@ def test_drift_targets_chain_through_the_previous_modules(small_dataset: Dataset
         ("train.imprint=true", "train.sampling=balanced", "train.separate_softmax=true"),
         ("memory.features=tail", "memory.selection=ranked", "drift.place=after", "drift.loc_scale=0.2"),
         ("model.classifier=cosine", "model.learn_scale=false", "train.imprint=true"),
-        ("train.area_loss=log", "weights.area=0.42", "train.weakest_erasing=0.05"),
         ("model.classifier=cosine", "train.sampling=paired", "train.separate_softmax=true"),
         ("model.classifier=cosine", "model.feature_relu=true", "model.sharing=0", "model.localizer_start=random"),
     ],

@@ -38,20 +38,26 @@ def test_smoothing_gives_nothing_to_classes_that_stand_apart() -> None:
     assert bas.classification(scores, tensor([1, 1]), 0.1, excluded).item() == pytest.approx((alone + free).item() / 2)
 
 
+def test_the_foreground_counts_by_the_probability_of_the_class() -> None:
+    foreground = torch.zeros(2, 2, requires_grad=True)  # a loss of ln 2 for each photo
+    scores = tensor([[math.log(3.0), 0.0], [0.0, math.log(3.0)]], requires_grad=True)  # probabilities 3/4 and 1/4
+    loss = bas.recognized_foreground(foreground, scores, tensor([0, 0]))
+    assert loss.item() == pytest.approx(math.log(2) * (0.75 + 0.25) / 2)
+    loss.backward()
+    assert foreground.grad is not None
+    assert foreground.grad[:, 1].tolist() == pytest.approx([0.75 * 0.5 / 2, 0.25 * 0.5 / 2])
+    assert scores.grad is None
+
+
+def test_the_foreground_leaves_out_classes_that_stand_apart() -> None:
+    scores, excluded = tensor([[9.0, 0.0, 0.0]]), tensor([[True, False, False]])
+    assert bas.recognized_foreground(scores, scores, tensor([1]), excluded).item() == pytest.approx(math.log(2) / 2)
+
+
 def test_background_suppression_is_the_mean_share_that_is_left() -> None:
     share = bas.background_share(tensor([1.0, 3.0]), tensor([4.0, 4.0]))
     assert share.tolist() == pytest.approx([0.25, 0.75])
     assert bas.background_suppression(share).item() == pytest.approx((0.25 + 0.75) / 2)
-
-
-def test_a_mask_erased_at_half_strength_takes_half_as_much_away() -> None:
-    # 4 of 4 are left at half strength: 1 - 0 / 0.5; 3 of 4: 1 - 0.25 / 0.5; 1 of 4: 1 - 0.75 / 0.5
-    background = tensor([4.0, 3.0, 1.0], requires_grad=True)
-    share = bas.background_share(background, torch.full((3,), 4.0), tensor([0.5, 0.5, 0.5]))
-    assert share.tolist() == pytest.approx([1.0, 0.5, -0.5])
-    bas.background_suppression(share).backward()
-    assert background.grad is not None
-    assert background.grad.tolist() == pytest.approx([0.0, 0.5 / 3, 0.5 / 3])  # 1 / 4 / 0.5, mean of three
 
 
 def test_background_suppression_holds_the_denominator_and_large_shares_constant() -> None:
@@ -67,16 +73,6 @@ def test_background_suppression_holds_the_denominator_and_large_shares_constant(
 def test_scores_below_zero_count_as_none(background: float, image: float) -> None:
     value = bas.background_suppression(bas.background_share(tensor([background]), tensor([image])))
     assert value.item() == 0
-
-
-def test_masks_are_erased_at_strengths_that_are_spread_evenly() -> None:
-    # 1 - p / 2 at positions 0.5, 0.5 + 0.414 and 0.328
-    strengths = bas.erasing_strengths(torch.zeros(64, 1, 1, 1), 0.5)
-    assert strengths[:3].tolist() == pytest.approx([0.75, 1 - 0.4571, 1 - 0.1642], abs=1e-3)
-    assert torch.equal(bas.erasing_strengths(torch.zeros(2, 1, 1, 1), 0.5, first=1, every=2)[0], strengths[1])
-    even = [0.5 + (i + 0.5) / 128 for i in range(64)]
-    assert strengths.sort().values.tolist() == pytest.approx(even, abs=0.02)
-    assert torch.equal(bas.erasing_strengths(torch.zeros(4, 1, 1, 1), 1.0), torch.ones(4))
 
 
 def test_masks_are_shifted_by_quantiles_of_the_logistic_distribution() -> None:
@@ -99,18 +95,6 @@ def test_area_is_the_covered_share() -> None:
     masks = torch.zeros(2, 1, 2, 2)
     masks[0, 0, 0, 0] = 1
     assert bas.area(masks).item() == pytest.approx(1 / 8)
-
-
-def test_the_logarithm_of_the_area_pulls_at_small_masks_harder() -> None:
-    masks = torch.zeros(2, 1, 2, 2)
-    masks[0, 0, 0, 0], masks[1] = 1, 1
-    masks.requires_grad_(True)
-    loss = bas.log_area(masks, tensor([1.0, 0.5]))
-    assert loss.item() == pytest.approx((math.log(0.26) + 0.5 * math.log(1.01)) / 2)
-    loss.backward()
-    assert masks.grad is not None
-    # 1 / 4 cells / 0.26 / 2 photos, and half of 1 / 4 / 1.01 / 2
-    assert masks.grad[:, 0, 0, 0].tolist() == pytest.approx([0.4808, 0.0619], abs=1e-4)
 
 
 def test_separation_compares_the_covered_share_with_the_area() -> None:

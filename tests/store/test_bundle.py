@@ -94,6 +94,7 @@ def test_settings_that_came_later_are_off_in_an_older_bundle(state: State, tmp_p
     config = json.loads((tmp_path / "model" / "fdcnet.json").read_text(encoding="utf-8"))["config"]
     del config["model"]["sharing"]
     config["model"]["common_foreground"] = False
+    config["train"] |= {"weakest_erasing": 1.0, "area_loss": "mean"}
     change(tmp_path / "model", config=config)
     assert load_bundle(tmp_path / "model").config.model.sharing == 0.0
 

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from fdcnet.errors import UserError
+from fdcnet.suite.export import differences, exported_config, is_exported
 from fdcnet.suite.plan import Suite, read_suite
 
-SUITES = Path(__file__).parents[2] / "suites"
+ROOT = Path(__file__).parents[2]
+SUITES = ROOT / "suites"
 
 
 def planned(folder: Path, text: str, *overrides: str) -> Suite:
@@ -82,11 +84,14 @@ def test_only_a_method_that_compensates_is_evaluated_without_it(folder: Path) ->
 
 
 @pytest.mark.parametrize("path", sorted(SUITES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_suites_of_the_project_can_be_planned(path: Path) -> None:
+def test_the_suites_of_the_project_can_be_planned_and_have_the_settings_of_their_results(path: Path) -> None:
     suite = read_suite(path)
     for table in suite.tables:
         assert table.title and suite.rows[table.name]
         assert not table.compare or any(name.startswith(f"{table.compare}-") for name in suite.rows[table.name])
+    for name, run in suite.runs.items():
+        measured = ROOT / "results" / suite.name / name
+        assert not is_exported(measured) or not differences(exported_config(measured), run.config), name
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch import nn
 
 from fdcnet.config import Config, OptimConfig
 from fdcnet.data.records import Batch, Dataset
-from fdcnet.losses.bas import erasing_strengths, shifted_masks
+from fdcnet.losses.bas import shifted_masks
 from fdcnet.methods import METHODS
 from fdcnet.methods.base import Phase
 from fdcnet.models.kernels import in_use
@@ -147,16 +147,13 @@ def test_parts_of_a_batch_add_up_to_its_gradient() -> None:
         assert weight.item() == pytest.approx(1 - 0.1 * 3)
 
 
-@pytest.mark.parametrize(
-    "of_batch", [shifted_masks, lambda masks, *part: erasing_strengths(masks, 0.5, *part)], ids=["shifts", "strengths"]
-)
-def test_photos_keep_their_mask_shifts_and_strengths_in_parts_of_a_batch(of_batch: Callable[..., torch.Tensor]) -> None:
+def test_photos_keep_their_mask_shifts_in_parts_of_a_batch() -> None:
     images = torch.zeros(5, 1, 1, 1)
     batch = Batch(images, torch.zeros(5, dtype=torch.int64), torch.zeros(5, dtype=torch.bool))
     for part in ((0, 1), (1, 2)):  # alone, and the second of two processes
         shared = batch._replace(part=part)
-        whole = of_batch(shared.images, *shared.part)
-        parts = [of_batch(own.images, *own.part) for own in micro_batch.split(shared, 2)]
+        whole = shifted_masks(shared.images, *shared.part)
+        parts = [shifted_masks(own.images, *own.part) for own in micro_batch.split(shared, 2)]
         assert len(parts) == 3 and torch.equal(torch.cat(parts), whole)
 
 

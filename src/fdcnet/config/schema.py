@@ -93,7 +93,7 @@ class LossWeights(Section):
     bas: float = number(1.0, at_least=0)  # alpha_2; BAS
     """Background activation suppression."""
     area: float = number(0.5, at_least=0)  # alpha_3; ours: results/tuning.md, masks of any size; BAS, CUB: 1.5 and 1.0
-    """Area of the mask. See also `train.area_loss`."""
+    """Area of the mask."""
     kd_cls: float = number(1.0, at_least=0)  # alpha_4; ours: results/tuning.md, T0 to V6
     """Distillation of class probabilities."""
     kd_loc: float = number(10.0, at_least=0)  # alpha_5; ours, not tuned yet
@@ -157,14 +157,11 @@ class TrainConfig(Section):
     allowed_background: float = number(0.5, at_least=0, at_most=1)  # ours: results/tuning.md, masks of any size; BAS: 1
     """Share of the class score that may remain outside of a photo's mask before its area counts less. Meant to keep
     masks from collapsing while the classifier still knows little. 1: area always counts in full (BAS)."""
+    foreground: Literal["recognized", "all"] = "recognized"  # ours: results/tuning.md, foreground; BAS: all
+    """Photos that count in the foreground loss. recognized: each by the probability of its class, so that masks do not
+    become empty or full while the classifier still knows little. all: equally (BAS)."""
     mask_shifts: bool = True  # ours: results/tuning.md, masks of any size
     """Shift the logits of each photo's mask by a different amount, so that masks become nearly binary."""
-    weakest_erasing: float = number(1.0, above=0, at_most=1)  # BAS; below: results/tuning.md, masks of many classes
-    """Each photo's mask erases the features at a different strength, from this to 1. 1: always entirely (BAS). Lower
-    values make masks larger, which helps if one task has many classes."""
-    area_loss: Literal["mean", "log"] = "mean"  # BAS; log: as above
-    """What `weights.area` weighs: the mean area of the masks, or the mean logarithm of their areas, which suits small and
-    large objects."""
     erased_statistics: Literal["running", "batch"] = "running"  # ours: as above; BAS: batch
     """Batch norm of the features that remain when the mask is erased: running statistics, or those of the batch."""
     full_rate_classes: int = number(100, at_least=0)  # ours: as above; BAS: 0

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 GOLDEN_RATIO = 0.6180339887498949
-SILVER_RATIO = 0.41421356237309503  # a second irrational number, so that strengths are independent of shifts
+NEVER = -1e4  # score of a class that a photo does not compete with
 COMPACTNESS = 0.3  # ours: results/tuning.md, evidence for every backbone
 
 
@@ -16,7 +16,7 @@ def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0, exclu
     """
     if excluded is None:
         return F.cross_entropy(scores.float(), labels, label_smoothing=smoothing)
-    logs = scores.float().masked_fill(excluded, -1e4).log_softmax(1)
+    logs = _excluding(scores, excluded).log_softmax(1)
     among = logs.masked_fill(excluded, 0.0).sum(1) / (~excluded).sum(1)
     return -((1 - smoothing) * logs.gather(1, labels[:, None])[:, 0] + smoothing * among).mean()
 
@@ -24,30 +24,13 @@ def classification(scores: Tensor, labels: Tensor, smoothing: float = 0.0, exclu
 def shifted_masks(loc_map: Tensor, first: int = 0, every: int = 1) -> Tensor:
     """The masks of training: each photo's logits are shifted by a different amount. (B, 1, H, W) -> (B, 1, H, W)
 
-    The shifts are quantiles of the logistic distribution. A mask has to separate the object at every shift, so it
-    becomes nearly binary, and the box depends little on the threshold. `first`, `every`: see `_spread`.
-    """
-    shifts = _spread(loc_map, first, every, GOLDEN_RATIO).clamp(1e-3, 1 - 1e-3).logit()
-    return (loc_map.float() + shifts[:, None, None, None]).sigmoid()
-
-
-def erasing_strengths(masks: Tensor, weakest: float, first: int = 0, every: int = 1) -> Tensor:
-    """The strength at which each photo's mask erases features: (B,) from `weakest` to 1
-
-    A classifier of many classes relies on small parts of the object. Once they are erased, the class score is near
-    zero, and a mask gains nothing by covering the rest. If they are only weakened, the whole object counts.
-    `first`, `every`: see `_spread`.
-    """
-    return 1 - (1 - weakest) * _spread(masks, first, every, SILVER_RATIO)
-
-
-def _spread(photos: Tensor, first: int, every: int, ratio: float) -> Tensor:
-    """A number from 0 to 1 for each photo, spread evenly over the batch by an irrational ratio: (B,)
-
+    The shifts are quantiles of the logistic distribution, spread evenly over the batch by the golden ratio. A mask has
+    to separate the object at every shift, so it becomes nearly binary, and the box depends little on the threshold.
     Where processes share a batch, these are its photos `first`, `first + every` and so on.
     """
-    numbers = first + every * torch.arange(len(photos), device=photos.device, dtype=torch.float32)
-    return (0.5 + numbers * ratio).frac()
+    numbers = first + every * torch.arange(len(loc_map), device=loc_map.device, dtype=torch.float32)
+    shifts = (0.5 + numbers * GOLDEN_RATIO).frac().clamp(1e-3, 1 - 1e-3).logit()
+    return (loc_map.float() + shifts[:, None, None, None]).sigmoid()
 
 
 def foreground_scores(activation_map: Tensor, masks: Tensor) -> Tensor:
@@ -60,14 +43,28 @@ def foreground_scores(activation_map: Tensor, masks: Tensor) -> Tensor:
     return (activation_map.float() * small).mean((2, 3))
 
 
-def background_share(background_score: Tensor, image_score: Tensor, strength: Tensor | float = 1.0) -> Tensor:
-    """Share of the class score that remains when the mask is erased, at most 1. (B,), (B,), (B,) -> (B,)
+def recognized_foreground(foreground: Tensor, scores: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
+    """L_cls-fg (equation 2), each photo weighted by the probability of its class. (B, K), (B, K), (B,) -> scalar
 
-    With a strength below 1, the loss of score is divided by it, so the share may become negative. Scores below zero
-    count as zero. If the image itself has no score, the share is 1. The image score is a constant.
+    While the classifier knows nothing, the foreground is wrong whatever the mask covers. Its loss would then drive
+    masks to nothing or to the whole photo, and the features with them.
+    """
+    probability = _excluding(scores, excluded).softmax(1).gather(1, labels[:, None])[:, 0].detach()
+    losses = F.cross_entropy(_excluding(foreground, excluded), labels, reduction="none")
+    return (losses * probability).mean()
+
+
+def _excluding(scores: Tensor, excluded: Tensor | None) -> Tensor:
+    return scores.float() if excluded is None else scores.float().masked_fill(excluded, NEVER)
+
+
+def background_share(background_score: Tensor, image_score: Tensor) -> Tensor:
+    """Share of the class score that remains when the mask is erased, at most 1. (B,), (B,) -> (B,)
+
+    Scores below zero count as zero. If the image itself has no score, the share is 1. The image score is a constant.
     """
     background, image = F.relu(background_score), F.relu(image_score).detach()
-    share = (background / image.clamp(min=1e-8) - (1 - strength)) / strength
+    share = background / image.clamp(min=1e-8)
     return torch.where(background < image, share, torch.ones_like(share))
 
 
@@ -90,16 +87,6 @@ def area(masks: Tensor, pressure: Tensor | float = 1.0) -> Tensor:
     (B, 1, H, W), (B,) -> scalar
     """
     return (masks.mean((1, 2, 3)) * pressure).mean()
-
-
-def log_area(masks: Tensor, pressure: Tensor | float = 1.0) -> Tensor:
-    """Mean logarithm of the masks' areas, weighted by `pressure`. (B, 1, H, W), (B,) -> scalar
-
-    With `area`, a mask grows over a cell whose evidence exceeds a fixed share of the photo's mean. Evidence for a small
-    object is dense, so its mask becomes too large. With `log_area`, the evidence must exceed a fixed share of the mean
-    inside the mask.
-    """
-    return ((masks.mean((1, 2, 3)) + 1e-2).log() * pressure).mean()
 
 
 def separation(evidence: Tensor, masks: Tensor) -> Tensor:

@@ -29,7 +29,6 @@ LOSSES = {
     "cls_fg": "Classification of the foreground",
     "bas": "Background suppression",
     "area": "Mask area",
-    "log_area": "Logarithm of the mask area (lower is better)",
     "separation": "Object separation (lower is better)",
     "kd_cls": "Distillation of class scores",
     "kd_loc": "Distillation of masks",

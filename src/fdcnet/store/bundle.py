@@ -50,6 +50,7 @@ WEIGHTS = "weights.safetensors"
 DISCRIMINANT = "discriminant.safetensors"
 HISTORY = "memory/given.json"
 LEARNED = "learned.json"
+DROPPED = {"common_foreground": False, "weakest_erasing": 1.0, "area_loss": "mean"}  # settings that no longer exist
 
 _log = logging.getLogger(__name__)
 
@@ -201,18 +202,22 @@ def _read_discriminant(path: Path, description: dict[str, Any], num_classes: int
 
 def settings_as_written(config: dict[str, Any]) -> dict[str, Any]:
     """Settings of an older bundle or run. A setting that did not exist then was off, whatever its default is today."""
-    model = {"sharing": 0.0, "localizer_start": "random"} | config["model"]
-    if model.get("common_foreground") is False:  # a setting of earlier versions
-        del model["common_foreground"]
+    model = {"sharing": 0.0, "localizer_start": "random"} | _without_dropped(config["model"])
     masks = {
+        "foreground": "all",
         "allowed_background": 1.0,
         "mask_shifts": False,
         "erased_statistics": "batch",
         "full_rate_classes": 0,
     }
+    train = masks | _without_dropped(config["train"])
     protocols = [{"map_views": 1} | protocol for protocol in config.get("protocols", [])]
     lda = {"old_classes": "exemplars"} | config.get("lda", {})
-    return config | {"model": model, "train": masks | config["train"], "lda": lda, "protocols": protocols}
+    return config | {"model": model, "train": train, "lda": lda, "protocols": protocols}
+
+
+def _without_dropped(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if (key, value) not in DROPPED.items()}
 
 
 def remove_old(path: Path) -> None:

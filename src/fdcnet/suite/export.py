@@ -7,6 +7,7 @@ from fdcnet.config import Config, from_dict, leaves, protocol_names, to_dict
 from fdcnet.evaluation.table import Table
 from fdcnet.files import creating
 from fdcnet.methods import find_method
+from fdcnet.store.bundle import settings_as_written
 from fdcnet.store.record import RunRecord, read_mapping, write_json
 from fdcnet.suite.drift import FILE as DRIFT
 from fdcnet.suite.drift import measured_drift
@@ -54,9 +55,9 @@ def exported_results(target: Path) -> list[dict[str, Any]]:
 
 
 def differences(recorded: dict[str, Any], planned: Config) -> list[str]:
-    """`key was A, is B` for each setting that differs, except those of the machine. A new setting is no difference."""
+    """`key was A, is B` for each setting that differs, except those of the machine. What did not exist then was off."""
     now = _comparable(with_resolved_protocols(planned, find_method(planned.method)))
-    then = _comparable(from_dict(Config, recorded))
+    then = _comparable(from_dict(Config, settings_as_written(recorded)))
     return [f"{key} was {then[key]}, is {now.get(key)}" for key in then if then[key] != now.get(key)]
 
 

@@ -52,6 +52,7 @@ LIGHT_MODEL: Mapping[str, Any] = {  # ours: results/tuning.md, masks against a c
 }
 MASKS: Mapping[str, Any] = {  # ours: results/tuning.md, light training
     "weights.area": 1.2,
+    "train.foreground": "all",
     "train.allowed_background": 1.0,
     "train.mask_shifts": False,
     "train.erased_statistics": "batch",
