@@ -1,5 +1,6 @@
 """Boxes that a person checked teach the localizer, and nothing else."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,19 @@ def test_only_the_localizer_learns_and_the_named_model_stays(
     assert mean_iou(report.photos[1::2]) > mean_iou(labelled.photos[1::2]) + 0.04  # 0.78, then 0.85
     assert mean_iou(report.photos[::2]) > 0.99
     assert label(home / "photos", out, formats=["yolo"], device="cpu").photos == report.photos  # the model is kept
+
+
+def test_a_checked_photo_that_is_unreadable_is_named(
+    labelled: LabelReport, home: Path, true_boxes: dict[Path, Any], tmp_path: Path
+) -> None:
+    correct(labelled, true_boxes)
+    photos = shutil.copytree(home / "photos", tmp_path / "photos")
+    damaged = photos / labelled.photos[0].name
+    damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])  # its header says the size
+    with pytest.raises(UserError, match=f"{damaged.name} has a checked box, but cannot be read"):
+        label(photos, labelled.out, model=home / "model", corrections=labelled.out / "yolo", learn_boxes=True,
+              formats=["yolo"], device="cpu")  # fmt: skip
+    assert not (labelled.out / "model").exists()
 
 
 def test_what_cannot_learn_from_boxes(home: Path, taught: Path, tmp_path: Path) -> None:

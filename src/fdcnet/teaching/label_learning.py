@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fdcnet import geometry
 from fdcnet.data.batches import rng
-from fdcnet.data.decode import decode
+from fdcnet.data.decode import BadImage, decode
 from fdcnet.errors import UserError, count
 from fdcnet.inference.annotation import Annotation
 from fdcnet.inference.localizer import predict_protocol
@@ -67,7 +67,7 @@ def train_localizer(state: State, runtime: Runtime, examples: Sequence[Example])
     """The shared features of each photo and its mirror image are computed once; then only the localizer is trained."""
     config, network = state.config, state.network
     labels = torch.tensor([state.classes.index(annotation.class_name) for _, annotation in examples])
-    pixels = torch.stack([torch.from_numpy(decode(photo.path, config.data.size)) for photo, _ in examples])
+    pixels = torch.stack([decoded(photo, config.data.size) for photo, _ in examples])
     seed_key = (seed_of(config.seed, "boxes"),)
     two_views = replace(state, config=replace(config, train=replace(config.train, views=2)))
     no_exemplars = torch.zeros(len(labels), dtype=torch.bool)
@@ -97,6 +97,15 @@ def train_localizer(state: State, runtime: Runtime, examples: Sequence[Example])
         loss.backward()
         optimizer.step()
         runtime.listener.progress("learning from boxes", step + 1, STEPS)
+
+
+def decoded(photo: LabelledPhoto, size: int) -> Tensor:
+    """(S, S, 3) uint8"""
+    try:
+        return torch.from_numpy(decode(photo.path, size))
+    except BadImage as error:
+        problem = f"{photo.name} has a checked box, but cannot be read: {error}."
+        raise UserError(problem, "Replace the photo, or remove it.") from error
 
 
 def projection_loss(masks: Tensor, boxes: Tensor) -> Tensor:
